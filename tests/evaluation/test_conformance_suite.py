@@ -250,10 +250,13 @@ def test_values_beyond_the_bounds_that_become_something_else_are_called_so(cases
     assert "only beyond the bounds of the result: saturation" in result.problem
 
 
-EXPERTS = TargetDescription(
-    name="experts",
-    ops=(OpSupport(op="stacked_matmul", activations=("int8", "uint8"), weights=("int8",), fusions=("nn.relu", "clip")),),
-)
+def of_experts(op):
+    """A description of hardware that has one kind of products by several weights."""
+    support = OpSupport(op=op, activations=("int8", "uint8"), weights=("int8",), fusions=("nn.relu", "clip"))
+    return TargetDescription(name="experts", ops=(support,))
+
+
+EXPERTS = of_experts("stacked_matmul")
 
 
 def test_matrices_that_each_have_a_weight_of_their_own(tmp_path):
@@ -278,6 +281,19 @@ def test_matrices_that_each_have_a_weight_of_their_own(tmp_path):
         assert result.difference is not None
         assert result.difference.count > result.difference.size / 3
         assert result.difference.index[-3] == 0
+
+
+def test_weights_that_an_index_chooses(tmp_path):
+    """Octavo's kernels pass; one that gives zeros fails."""
+    target = of_experts("gathered_matmul")
+    suite = conformance.write(target, tmp_path / "cases")
+    assert suite.not_covered == suite.refused == []
+    names = {case["name"].removeprefix("gathered_matmul-int8-half_even-"): case["name"] for case in suite.cases}
+    assert {"experts_2", "experts_5", "batch_2", "per_channel", "ties"} <= names.keys()
+    assert own_kernels(tmp_path / "cases", target).passed
+    chosen = some(tmp_path / "cases", tmp_path / "chosen", [names["general"]])
+    (result,) = conformance.run(chosen, lambda case, _: {"y": np.zeros(case.details["accumulator"].shape, np.int8)}).results
+    assert result.difference is not None
 
 
 @pytest.mark.parametrize("rounding", ["float_multiplier", "shift"])

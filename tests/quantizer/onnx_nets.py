@@ -30,9 +30,17 @@ class OnnxWriter:
         self.nodes.append(helper.make_node(op, inputs, [output], name=f"node/{output}", **attrs))
         return output
 
-    def model(self, inputs: dict[str, list[int]], outputs: dict[str, list[int]], opset: int = 17) -> Any:
+    def model(
+        self,
+        inputs: dict[str, list[Any]],
+        outputs: dict[str, list[Any]],
+        opset: int = 17,
+        integers: tuple[str, ...] = (),
+    ) -> Any:
+        """Return the model of these shapes; tensors are float32, `integers` int64."""
+        types = {name: TensorProto.INT64 if name in integers else TensorProto.FLOAT for name in (*inputs, *outputs)}
         infos = [
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in values.items()]
+            [helper.make_tensor_value_info(name, types[name], shape) for name, shape in values.items()]
             for values in (inputs, outputs)
         ]
         graph = helper.make_graph(self.nodes, "net", infos[0], infos[1], self.initializers)

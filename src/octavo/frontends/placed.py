@@ -15,8 +15,10 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ..ir.untyped import ops
+from ..runtime.shapes import TYPICAL
 from .frontend import RejectedOpError
-from .relax_ops import dtype_of, nonnegative_indices, shape_of
+from .relax_ops import dtype_of, is_static, nonnegative_indices, shape_of
+from .symbols import Symbols
 
 _MAX_PAIRS = 1 << 22
 """Places times updates that are compared where places are known at run time only."""
@@ -26,9 +28,11 @@ Emit = Callable[[Any], Any]
 
 
 def scatter_slices(emit: Emit, data: Any, indices: Any, updates: Any, reduction: str = "none") -> Any:
-    """Write slices at places that tuples of indices name."""
+    """Write slices at places that tuples of indices name; the sizes of slices may be open."""
     shape, named = shape_of(data), shape_of(indices)
     depth = named[-1]
+    if not is_static((*named, *shape[: depth if isinstance(depth, int) else None])):
+        raise RejectedOpError("it writes along axes of open sizes, or as many slices as a size says; give the model their sizes")
     if depth > len(shape):
         raise RejectedOpError(f"indices of {depth} axes into {shape}")
     outer, inner = shape[:depth], shape[depth:]
@@ -42,13 +46,19 @@ def scatter_slices(emit: Emit, data: Any, indices: Any, updates: Any, reduction:
     else:
         weighted = emit(ops.multiply(index, relax.const(np.asarray(strides, np.int64).reshape(1, depth), "int64")))
         places = emit(ops.sum(weighted, axis=[1]))
-    return _placed(emit, reduction, data, places, updates, math.prod(outer), math.prod(inner))
+    return _placed(emit, reduction, data, places, (updates, count), math.prod(outer), math.prod(inner))
 
 
 def scatter_elements(emit: Emit, data: Any, indices: Any, updates: Any, axis: int, reduction: str = "none") -> Any:
-    """Write single elements at places along one axis."""
+    """Write single elements at places along one axis; all other sizes may be open where indices name all of these axes."""
     shape, named = shape_of(data), shape_of(indices)
     axis %= max(len(shape), 1)
+    others = [(size, count) for at, (size, count) in enumerate(zip(shape, named, strict=True)) if at != axis]
+    is_along = is_static((shape[axis], named[axis])) and all(Symbols(()).is_equal(*each) for each in others) if shape else False
+    if is_along and not isinstance(indices, Constant):
+        return _along(emit, (data, indices, updates), axis, reduction)
+    if not is_static((*shape, *named)):
+        raise RejectedOpError("it writes to a part of axes of open sizes, or along such a one; give the model their sizes")
     rest = np.indices(named).astype(np.int64)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     own = sum(rest[i] * strides[i] for i in range(len(shape)) if i != axis) + np.zeros(named, np.int64)
@@ -60,13 +70,33 @@ def scatter_elements(emit: Emit, data: Any, indices: Any, updates: Any, axis: in
     else:
         scaled = emit(ops.multiply(index, relax.const(strides[axis], "int64")))
         places = emit(ops.reshape(emit(ops.add(scaled, relax.const(own, "int64"))), [-1]))
-    return _placed(emit, reduction, data, places, updates, math.prod(shape), 1)
+    return _placed(emit, reduction, data, places, (updates, math.prod(named)), math.prod(shape), 1)
 
 
-def _reduced(emit: Emit, reduction: str, data: Any, places: Any, updates: Any, rows: int, width: int) -> Any:
-    """Return `data` as `rows` rows, each with the updates that name it added, multiplied, or the greatest or least of all."""
-    dtype = dtype_of(data)
-    count = math.prod(shape_of(updates)) // max(width, 1)
+def _along(emit: Emit, tensors: tuple[Any, Any, Any], axis: int, reduction: str) -> Any:
+    """Write along one axis what updates have at the same place of all other axes."""
+    last = len(shape_of(tensors[0])) - 1
+    order = [*(at for at in range(last + 1) if at != axis), axis]
+    data, indices, updates = tensors if axis == last else (emit(ops.permute_dims(each, order)) for each in tensors)
+    shape, size, count = shape_of(data), shape_of(data)[-1], shape_of(indices)[-1]
+    index = nonnegative_indices(emit, emit(ops.astype(indices, "int64")), size, f"on axis {axis}")
+    here = relax.const(np.arange(size).reshape(size, 1), "int64")
+    meets = emit(ops.equal(here, emit(ops.reshape(index, [*shape[:-1], 1, count]))))
+    if reduction == "none":
+        # The last update that names a place, behind what was there.
+        number = relax.const(size + np.arange(count), "int64")
+        chosen = emit(ops.max(emit(ops.where(meets, number, here)), axis=[-1]))
+        result = emit(ops.gather_elements(emit(ops.concat([data, updates], last)), chosen, last))
+    else:
+        nothing, over, joined = _kind_of(reduction, dtype_of(data))
+        wide = emit(ops.reshape(updates, [*shape[:-1], 1, count]))
+        parts = emit(over(emit(ops.where(meets, wide, relax.const(nothing, dtype_of(data)))), axis=[-1]))
+        result = emit(joined(data, parts))
+    return result if axis == last else ops.permute_dims(result, [*range(axis), last, *range(axis, last)])
+
+
+def _kind_of(reduction: str, dtype: str) -> tuple[Any, Callable[..., Any], Callable[..., Any]]:
+    """Return what changes nothing in a reduction, and its ops over an axis and of two tensors."""
     ends: Any = np.finfo(dtype) if dtype.startswith("float") else np.iinfo(dtype)
     kinds = {
         "add": (0, ops.sum, ops.add),
@@ -76,9 +106,15 @@ def _reduced(emit: Emit, reduction: str, data: Any, places: Any, updates: Any, r
     }
     if reduction not in kinds:
         raise RejectedOpError(f"reduction {reduction!r} is none of none, {', '.join(kinds)}")
-    if rows * count * width > _MAX_PAIRS:
+    return kinds[reduction]
+
+
+def _reduced(emit: Emit, reduction: str, data: Any, places: Any, counted: tuple[Any, int], rows: int, width: Any) -> Any:
+    """Return `data` as `rows` rows, each with the updates that name it added, multiplied, or the greatest or least of all."""
+    (updates, count), dtype = counted, dtype_of(data)
+    nothing, over, joined = _kind_of(reduction, dtype)
+    if rows * count * (width if isinstance(width, int) else TYPICAL) > _MAX_PAIRS:
         raise RejectedOpError(f"{count} updates of {rows} places by reduction {reduction!r} are too many; split the op")
-    nothing, over, joined = kinds[reduction]
     here = np.arange(rows).reshape(rows, 1, 1)
     if isinstance(places, np.ndarray):
         meets: Any = relax.const(here == places.reshape(1, count, 1), "bool")
@@ -89,14 +125,13 @@ def _reduced(emit: Emit, reduction: str, data: Any, places: Any, updates: Any, r
     return ops.reshape(emit(joined(emit(ops.reshape(data, [rows, width])), parts)), shape_of(data))
 
 
-def _placed(emit: Emit, reduction: str, data: Any, places: Any, updates: Any, rows: int, width: int) -> Any:
-    """Return `data` as `rows` rows with row i of `updates` at row places[i], the last where several name one."""
-    shape = shape_of(data)
-    count = math.prod(shape_of(updates)) // max(width, 1)
-    if not count or not rows or not width:
+def _placed(emit: Emit, reduction: str, data: Any, places: Any, counted: tuple[Any, int], rows: int, width: Any) -> Any:
+    """Return `data` as `rows` rows, row i of the updates, `counted`, at row places[i], the last where several name one."""
+    shape, (updates, count) = shape_of(data), counted
+    if not count or not rows or (isinstance(width, int) and not width):
         return data
     if reduction != "none":
-        return _reduced(emit, reduction, data, places, updates, rows, width)
+        return _reduced(emit, reduction, data, places, counted, rows, width)
     if isinstance(places, np.ndarray):
         source = np.arange(rows, dtype=np.int64)
         source[places] = rows + np.arange(count)

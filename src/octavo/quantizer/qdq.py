@@ -53,6 +53,7 @@ class _Writer:
     def __init__(self, model: Model, view: DataflowView, placement: Placement, plan: QuantizationPlan) -> None:
         self._model, self._view, self._placement, self._plan = model, view, placement, plan
         self._layer_of = {var: layer for layer in placement.layers for var in layer.members}
+        self._gathering = {var for layer in placement.layers for var in layer.gathering}
         names = [entry.bias for entry in plan.layers if entry.bias is not None]
         self._names, self._values = NameSupply([*model.tensors, *view.names, *names]), dict(model.params)
         self._new_params = list[Var]()
@@ -98,7 +99,9 @@ class _Writer:
             self._dequantized[var] = writer.emit(self._weight_name(var), moved)
             if var not in self._read_as_given:
                 return
-        if layer is None:
+        if var in self._gathering:
+            new = replace_operands(value, self._read_by_integer)
+        elif layer is None:
             new = replace_operands(_inline_tuples(self._view, value), self._read_by_float)
         elif layer.output in self._biases and len(layer.members) > 1 and var.same_as(layer.members[1]):
             new = self._biased(writer, layer)
@@ -121,7 +124,12 @@ class _Writer:
         """The weights of integer ops, moved or not, that float ops read, too, or that are results: they keep names and values."""
         read = [self._view.root_of(var) for var in operand_vars(self._view.result)]
         for var, value in ((binding.var, _inline_tuples(self._view, binding.value)) for binding in self._view.bindings):
-            if not (var in self._layer_of or isinstance(value, relax.Tuple) or self._constants.is_constant(var)):
+            if not (
+                var in self._layer_of
+                or var in self._gathering
+                or isinstance(value, relax.Tuple)
+                or self._constants.is_constant(var)
+            ):
                 read += operand_vars(value)
         found = [constant for var in read if (constant := self._constants.find(var)) is not None]
         return {var for constant in found for var in (constant.root, *constant.moves)}

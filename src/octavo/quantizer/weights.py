@@ -21,7 +21,7 @@ from ..ir.identity import TensorId
 from ..numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams, quantize
 from ..numerics.dynamic import PER_ROW
 from ..numerics.statistics.ranges import block_params, symmetric_params, symmetric_scale
-from ..target import STACKED_MATMUL
+from ..target import GATHERED_MATMUL, STACKED_MATMUL
 from ..target.tensor_support import TensorSupport
 from ..target.vocabulary import MAX_ACCUMULATOR_BITS
 from .constraints import LARGEST_SCALE, TensorConstraints
@@ -111,7 +111,7 @@ class WeightParameters:
     def _obstacle_of_recipe(self, layer: Layer) -> str | None:
         """Return why a layer cannot have the blocks of the recipe, "" where it can; None where nobody asks for them."""
         size = self.inputs.recipe.weight_block
-        if layer.op is None or layer.support.op not in ("matmul", STACKED_MATMUL) or size is None:
+        if layer.op is None or layer.support.op not in ("matmul", STACKED_MATMUL, GATHERED_MATMUL) or size is None:
             return None
         is_asked = layer.op.weight.name not in self.inputs.choices.requests and self._own_width(layer) <= BLOCK_BITS
         return _obstacle(layer, size) if is_asked else None

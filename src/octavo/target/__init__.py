@@ -3,7 +3,7 @@
 from ..runtime.llvm_host import host_target
 from .cpu import CPU
 from .description import OpSupport, TargetDescription
-from .vocabulary import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, RECURRENCE, SELECT, STACKED_MATMUL
+from .vocabulary import BATCH_MATMUL, COMPARE, ELEMENTWISE, ELEMENTWISE_PAIR, GATHERED_MATMUL, RECURRENCE, SELECT, STACKED_MATMUL
 
 __all__ = [
     "BATCH_MATMUL",
@@ -11,6 +11,7 @@ __all__ = [
     "CPU",
     "ELEMENTWISE",
     "ELEMENTWISE_PAIR",
+    "GATHERED_MATMUL",
     "RECURRENCE",
     "SELECT",
     "STACKED_MATMUL",

@@ -16,6 +16,7 @@ from .vocabulary import (
     FIXED_POINTS,
     FLOAT32,
     FLOAT_FUNCTION,
+    GATHERED_MATMUL,
     HALF_AWAY,
     HALF_EVEN,
     HALF_EVEN_STORED,
@@ -44,13 +45,13 @@ _ROUNDINGS = {
     **dict.fromkeys(("nn.avg_pool2d", "nn.adaptive_avg_pool2d"), (HALF_EVEN, HALF_EVEN_STORED, HALF_AWAY, FLOAT32)),
     "image.resize2d": (HALF_EVEN, HALF_UP, FLOAT32, *_FIXED_POINT),
     "nn.softmax": (HALF_EVEN, INTEGER_INVERSE_SCALE, *_FIXED_POINT),
-    **dict.fromkeys((STACKED_MATMUL, RECURRENCE), (HALF_EVEN,)),
+    **dict.fromkeys((STACKED_MATMUL, GATHERED_MATMUL, RECURRENCE), (HALF_EVEN,)),
     **dict.fromkeys(("quantize", ELEMENTWISE, ELEMENTWISE_PAIR), (HALF_EVEN, HALF_UP, HALF_AWAY, *_FIXED_POINT)),
 }
 """Roundings of results of 8 bits, and what TFLite's ops of 16 bits say; elsewhere half to even, and TFLite's."""
 
 _WITHOUT_INTEGERS = (
-    *("nn.conv2d_transpose", STACKED_MATMUL, RECURRENCE, "image.resize2d"),
+    *("nn.conv2d_transpose", STACKED_MATMUL, GATHERED_MATMUL, RECURRENCE, "image.resize2d"),
     *("nn.softmax", "nn.log_softmax", "nn.layer_norm", "nn.group_norm"),
 )
 """Ops that have no kernel in the integers of accelerators."""
@@ -94,7 +95,10 @@ CPU = TargetDescription(
             sum_output=True,
             per_row_input=True,
         ),
-        OpSupport(op=STACKED_MATMUL, weights=("int8", "uint8"), fusions=CLAMPS, float_output=True, per_row_input=True),
+        *(
+            OpSupport(op=name, weights=("int8", "uint8"), fusions=CLAMPS, float_output=True, per_row_input=True)
+            for name in (STACKED_MATMUL, GATHERED_MATMUL)
+        ),
         OpSupport(op=RECURRENCE, weights=("int8",), weight_schemes=("symmetric",), float_output=True, per_row_input=True),
         OpSupport(op="add", activations=_WITH_INT16, weights=_CONSTANTS, fusions=(*CLAMPS, FLOAT_FUNCTION), float_input=True),
         *(OpSupport(op=name, activations=_WITH_INT16, weights=_CONSTANTS, fusions=CLAMPS) for name in ("subtract", "multiply")),

@@ -54,7 +54,7 @@ class OpSupport:
     ----------
     op
         One of `vocabulary.OPS`: a Relax op name without "relax.", e.g. "nn.conv2d", "matmul", "add"; or `ELEMENTWISE`,
-        `ELEMENTWISE_PAIR`, `BATCH_MATMUL`, `STACKED_MATMUL`, `COMPARE`, `SELECT`.
+        `ELEMENTWISE_PAIR`, `BATCH_MATMUL`, `STACKED_MATMUL`, `GATHERED_MATMUL`, `COMPARE`, `SELECT`.
     activations
         Dtypes allowed for its activation inputs and output, best first: "uint8", "int8", "uint16", "int16".
     weights

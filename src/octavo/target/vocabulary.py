@@ -71,6 +71,9 @@ BATCH_MATMUL = "batch_matmul"
 STACKED_MATMUL = "stacked_matmul"
 """The `op` of hardware that multiplies each matrix of a batch by a constant matrix of its own, as mixtures of experts do."""
 
+GATHERED_MATMUL = "gathered_matmul"
+"""The `op` of hardware that multiplies each matrix of a batch by one of several constant ones, chosen by indices when run."""
+
 RECURRENCE = "recurrence"
 """The `op` of hardware that computes all steps of an LSTM, a GRU or an RNN; weights are what the hidden state meets."""
 
@@ -94,7 +97,7 @@ MOVES = (
 """The ops that move the data of one tensor and become a composite."""
 
 OPS = (
-    *("nn.conv2d", "nn.conv2d_transpose", "matmul", BATCH_MATMUL, STACKED_MATMUL, RECURRENCE),
+    *("nn.conv2d", "nn.conv2d_transpose", "matmul", BATCH_MATMUL, STACKED_MATMUL, GATHERED_MATMUL, RECURRENCE),
     *("add", "subtract", "multiply", "divide", "maximum", "minimum"),
     *("nn.avg_pool2d", "nn.adaptive_avg_pool2d", "nn.max_pool2d", *REDUCTIONS, "argmax", "argmin", "topk"),
     *("nn.softmax", "nn.log_softmax", "nn.layer_norm", "nn.group_norm"),

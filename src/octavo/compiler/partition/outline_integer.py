@@ -46,7 +46,7 @@ from ...ir.qdq.matchers.pool2d import match_pool2d
 from ...ir.qdq.matchers.recurrence import match_recurrence
 from ...ir.qdq.matchers.reduce import match_place, match_reduce, match_topk
 from ...ir.qdq.matchers.resize import match_resize
-from ...ir.qdq.matchers.stacked_matmul import match_stacked_matmul
+from ...ir.qdq.matchers.stacked_matmul import match_gathered_matmul, match_stacked_matmul
 from ...ir.qdq.runtime_inputs import dynamic_members
 from ...ir.qdq.tensor_ids import tensors_of_variables
 from ...target import CPU, RECURRENCE, TargetDescription
@@ -60,6 +60,7 @@ COMPUTE: tuple[Row, ...] = (
     ("conv2d_transpose", ("nn.conv2d_transpose",), match_conv2d_transpose),
     ("matmul", ("matmul",), match_matmul),
     ("stacked_matmul", ("matmul",), match_stacked_matmul),
+    ("gathered_matmul", ("matmul",), match_gathered_matmul),
     ("batch_matmul", ("matmul",), match_batch_matmul),
     ("block_matmul", ("matmul",), match_block_matmul),
     ("recurrence", (RECURRENCE,), match_recurrence),

@@ -23,6 +23,7 @@ from ...target import (
     CPU,
     ELEMENTWISE,
     ELEMENTWISE_PAIR,
+    GATHERED_MATMUL,
     SELECT,
     STACKED_MATMUL,
     OpSupport,
@@ -38,6 +39,7 @@ Row = tuple[str, tuple[str, ...], Matcher]
 _TABLES: dict[str, str] = {
     "batch_matmul": BATCH_MATMUL,
     "stacked_matmul": STACKED_MATMUL,
+    "gathered_matmul": GATHERED_MATMUL,
     "lookup": ELEMENTWISE,
     "pair_lookup": ELEMENTWISE_PAIR,
     "compare": COMPARE,

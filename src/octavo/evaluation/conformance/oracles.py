@@ -20,7 +20,7 @@ from ...ir.composites.movement import ConcatOp, GatherOp, MoveOp, known_maps
 from ...ir.composites.normalization import SoftmaxOp
 from ...ir.composites.outputs import output_spec
 from ...ir.composites.reduction import ArgReduceOp, Pool2dOp, ReduceOp
-from ...ir.composites.weighted import BatchMatmulOp, Conv2dOp, MatmulOp, StackedMatmulOp, WeightedOp
+from ...ir.composites.weighted import BatchMatmulOp, Conv2dOp, GatheredMatmulOp, MatmulOp, StackedMatmulOp, WeightedOp
 from ...numerics import (
     FloatMeanParameters,
     Window,
@@ -158,6 +158,9 @@ def _stacked_matmul(op: StackedMatmulOp, inputs: Mapping[str, Array]) -> Expecte
 
     def own(values: Any) -> Any:
         by_weight = values.reshape(*values.shape[:-1], stack, -1)
+        if isinstance(op, GatheredMatmulOp):
+            chosen = np.clip(inputs[op.indices], 0, stack - 1)[..., np.newaxis, np.newaxis, np.newaxis]
+            return np.take_along_axis(by_weight, chosen, axis=-2)[..., 0, :]
         return np.stack([by_weight[..., place, :, place, :] for place in range(stack)], axis=-3)
 
     axis = found.values.ndim - 1
@@ -387,6 +390,7 @@ _ORACLES: dict[type[CompositeOp], Callable[[Any, Mapping[str, Array]], Expected 
     Conv2dOp: _conv2d,
     MatmulOp: _matmul,
     StackedMatmulOp: _stacked_matmul,
+    GatheredMatmulOp: _stacked_matmul,
     AddOp: _sum,
     PairwiseOp: _pairwise,
     LookupOp: _table,

@@ -88,20 +88,23 @@ def _constants(params: QuantParams) -> tuple[Expr, Expr]:
 
 
 def model_of(
-    inputs: Mapping[str, tuple[Array, QuantParams]],
+    inputs: Mapping[str, tuple[Array, QuantParams | None]],
     op: Callable[[Body, Sequence[Var]], Expr],
     tail: Tail,
     *,
     reads_integers: bool = False,
 ) -> tvm.IRModule:
-    """Return the module quantize(activation(op(dequantize(inputs)))), or op(inputs) where it reads the integers themselves."""
+    """Return the module quantize(activation(op(dequantize(inputs)))), or op(inputs) where it reads the integers themselves.
+
+    Inputs without parameters are indices.
+    """
     types: Any = relax.TensorType
     params = [relax.Var(name, types(list(values.shape), str(values.dtype))) for name, (values, _) in inputs.items()]
 
     def write(writer: BodyWriter) -> Expr:
         body = Body(writer)
         pairs = zip(params, inputs.values(), strict=True)
-        read = params if reads_integers else [body.dequantized(var, quantized) for var, (_, quantized) in pairs]
+        read = [var if reads_integers or quantized is None else body.dequantized(var, quantized) for var, (_, quantized) in pairs]
         value = op(body, read)
         if tail.params is None:
             return body.emit(value, RESULT, is_output=True)

@@ -22,7 +22,7 @@ from ...frontends.load import load
 from ...ir.composites.attributes import Composite, read_composites
 from ...ir.graph import Model
 from ...quantizer.compile import explain
-from ...target import STACKED_MATMUL, OpSupport, TargetDescription
+from ...target import GATHERED_MATMUL, STACKED_MATMUL, OpSupport, TargetDescription
 from .case import write_case
 from .choices import all_choices, dtypes_with_cases
 from .oracles import Expected, expected
@@ -33,7 +33,8 @@ from .weighted import weighted_sketches
 
 SCHEMA_VERSION = 1
 INDEX = "index.json"
-_MAKERS = {**SKETCHES, **REDUCED, **dict.fromkeys(("nn.conv2d", "matmul", STACKED_MATMUL), weighted_sketches)}
+_WEIGHTED = ("nn.conv2d", "matmul", STACKED_MATMUL, GATHERED_MATMUL)
+_MAKERS = {**SKETCHES, **REDUCED, **dict.fromkeys(_WEIGHTED, weighted_sketches)}
 _EDGES = ("quantize", "dequantize")
 
 

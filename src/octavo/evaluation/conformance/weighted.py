@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,11 +12,13 @@ from tvm.relax import Expr
 
 from ...ir.untyped import ops
 from ...numerics import INTEGER_RANGE, PerAxis, PerTensor, QuantParams, bias_params, max_accumulator
-from ...target import STACKED_MATMUL
+from ...target import GATHERED_MATMUL, STACKED_MATMUL
 from .choices import FULL_RANGE, Choices
 from .sketch import Array, Body, Sketch, Tail, model_of
 
 _STACKED_RANK = 3
+_SEVERAL = (STACKED_MATMUL, GATHERED_MATMUL)
+"""Products by several matrices."""
 _TIE_SCALES = (0.5, 0.25, 0.5)
 """Of input, weight and result: a sum counts a quarter of the result's unit, so that every fourth is a tie."""
 
@@ -64,7 +66,7 @@ def weighted_sketches(choices: Choices) -> Iterator[Sketch]:
     )
     sweeps = [_arithmetic(choices, base), _per_channel(choices, base)]
     if choices.is_first:
-        more = {"nn.conv2d": _windows, STACKED_MATMUL: _experts}.get(choices.op)
+        more = {"nn.conv2d": _windows, **dict.fromkeys(_SEVERAL, _experts)}.get(choices.op)
         sweeps += [_channels(choices, base), *([] if more is None else [more(choices, base)])]
     for sweep in sweeps:
         for name, checks, layer in sweep:
@@ -258,8 +260,9 @@ def _values(choices: Choices, layer: _Layer, rng: np.random.Generator) -> tuple[
     center = int(params.zero_point)
     bounds = max(low, center - layer.magnitude), min(high, center + layer.magnitude)
     batch, rows, columns = layer.image
-    is_conv, stack = choices.op == "nn.conv2d", (layer.experts,) if choices.op == STACKED_MATMUL else ()
+    is_conv, stack = choices.op == "nn.conv2d", (layer.experts,) if choices.op in _SEVERAL else ()
     outer = (batch, *stack) if stack and batch > 1 else stack
+    outer = (2 * layer.experts + batch,) if choices.op == GATHERED_MATMUL else outer
     shape = (batch, rows, columns, layer.inputs) if is_conv else (*outer, rows, layer.inputs)
     x = rng.integers(bounds[0], bounds[1] + 1, shape).astype(params.dtype)
     least, most = choices.weight_bounds
@@ -288,8 +291,13 @@ def _sketch(
         x, w, bias = given
     x = np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if is_conv and is_nchw else x
 
+    # Each of the weights more than once, in no order, and the last one first.
+    indices = choices.generator(f"{name}_indices").permutation(np.arange(len(x)) % layer.experts)[::-1].astype(np.int64)
+    indices[0] = layer.experts - 1
+    is_gathered = choices.op == GATHERED_MATMUL
+
     def op(body: Body, read: Any) -> Expr:
-        value = body.emit(_product(body, read[0], w, w_params, layer, is_conv=is_conv))
+        value = body.emit(_product(body, read, w, w_params, layer, is_conv=is_conv))
         if bias is None:
             return value
         shape, axis = ((1, layer.outputs, 1, 1), 1) if is_conv and is_nchw else ((layer.outputs,), 0)
@@ -297,12 +305,14 @@ def _sketch(
 
     y_params = choices.params("output", layer.scales[2], layer.zero_points[2])
     tail = Tail(params=y_params, rounding=choices.rounding, relu=layer.relu, clip=layer.clip)
-    return Sketch(op=choices.op, name=name, checks=checks, module=model_of({"x": (x, x_params)}, op, tail), inputs={"x": x})
+    inputs = {"x": (x, x_params), **({"indices": (indices, None)} if is_gathered else {})}
+    given_inputs = {each: values for each, (values, _) in inputs.items()}
+    return Sketch(op=choices.op, name=name, checks=checks, module=model_of(inputs, op, tail), inputs=given_inputs)
 
 
 def _weight_params(choices: Choices, layer: _Layer) -> QuantParams:
     """Return a weight's parameters; of several matrices, one channel behind the other, each has another order of scales."""
-    if choices.op != STACKED_MATMUL:
+    if choices.op not in _SEVERAL:
         axis = 3 if choices.op == "nn.conv2d" else 1
         return choices.weight_params(layer.scales[1], layer.zero_points[1], axis=axis, channels=layer.outputs)
     own = np.atleast_1d(layer.scales[1])
@@ -310,10 +320,12 @@ def _weight_params(choices: Choices, layer: _Layer) -> QuantParams:
     return choices.weight_params(scales, layer.zero_points[1], axis=0, channels=layer.experts * layer.outputs)
 
 
-def _product(body: Body, x: Expr, w: Array, params: QuantParams, layer: _Layer, *, is_conv: bool) -> Expr:
+def _product(body: Body, read: Sequence[Expr], w: Array, params: QuantParams, layer: _Layer, *, is_conv: bool) -> Expr:
+    x, *indices = read
     if w.ndim == _STACKED_RANK:
         channels = body.constant(w.transpose(0, 2, 1).reshape(-1, layer.inputs), params)
         stack = body.emit(ops.reshape(channels, (layer.experts, layer.outputs, layer.inputs)))
+        stack = body.emit(ops.take(stack, indices[0], axis=0, mode="clip")) if indices else stack
         return ops.matmul(x, body.emit(ops.permute_dims(stack, [0, 2, 1])))
     if not is_conv:
         return ops.matmul(x, body.constant(w, params))

@@ -177,17 +177,21 @@ class _Exporter:
         chains = {layer.output: list(nodes.chain(layer)) for layer in layers}
         starts = {output: [chain[-1], *nodes.steps(chain[-1])] for output, chain in chains.items()}
         for layer in layers:
-            if layer.weight is not None:
+            if layer.weight is not None and not layer.is_gathered:
                 constants.quantize_weights(layer, chains[layer.output], bias_alone=self._is_replaced(layer))
             constants.quantize_constants(layer, chains[layer.output][-1])
         for layer in made:
             self._quantize_made(layer)
         rows = RowQuantization(graph=graph, opset=self.opset)
         for layer in layers:
-            for node in starts[layer.output]:
+            for node in () if layer.is_gathered else starts[layer.output]:
                 self._read_reals(layer, node, rows, constants)
         for node, place, tensor in places:
             graph.set_input(node, place, self._dequantized_name(tensor))
+        for layer in layers:
+            if layer.is_gathered:  # whose operands change places
+                constants.gather_weights(layer, starts[layer.output][0])
+                self._read_reals(layer, starts[layer.output][0], rows, constants)
         for layer, node in steps.write(self._dequantized_name):
             if not self._is_replaced(layer):
                 constants.read_weight(layer, node)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from onnx import helper
 
 from ...ir.graph.dataflow import DataflowView, call_to, static_shape
-from ...ir.graph.weighted import swapped_matrices
+from ...ir.graph.weighted import read_gathered, swapped_matrices
 from ...ir.identity import TensorId
 from ...numerics import INTEGER_RANGE, PerAxis, PerBlock, PerTensor, QuantParams, dequantize
 from ...numerics.rotation import rotate
@@ -56,7 +56,7 @@ class QuantizedConstants:
         assert layer.weight is not None, "checked by the caller"
         node = chain[-1]
         if layer.is_stacked:
-            self.nodes.graph.set_input(node, 1, self._stack(layer, layer.weight))
+            self.nodes.graph.set_input(node, 1, self._stack(layer))
         elif not bias_alone:
             self.nodes.graph.set_input(node, 1, self._weight(layer.weight, self._is_transposed(layer, node)))
         if node.op_type == "Gemm":
@@ -81,21 +81,76 @@ class QuantizedConstants:
             self.nodes.graph.rename_output(node, node.output[0], output)
             self.nodes.graph.set_input(node, 2, bias)
 
-    def _stack(self, layer: IntegerLayer, weight: TensorId) -> str:
+    def _stack(self, layer: IntegerLayer) -> str:
         """Add weights of several matrices, a row for each output of each, and what makes matrices of the rows."""
+        experts, rank = self._experts(layer)
+        nodes = NewNodes(self.nodes.graph, f"{layer.weight}_experts")
+        turned = nodes.add("Transpose", experts, perm=swapped_matrices(rank))
+        self.nodes.graph.add_after(experts, nodes.made)
+        return turned
+
+    def _experts(self, layer: IntegerLayer) -> tuple[str, int]:
+        """Add weights of several matrices as [several, out, in]; return their name and rank."""
+        assert layer.weight is not None, "checked by the caller"
         view = DataflowView(self.nodes.model.module["main"])
         product: Any = view.definition(view.variables[str(layer.output)])
         while call_to(product, "matmul") is None:
             product = view.definition(product.args[0])
-        shape = static_shape(product.args[1])
+        found = read_gathered(view, product.args[1])
+        shape = static_shape(product.args[1] if found is None else found.weights)
         assert shape is not None, "weights have one"
-        *batch, inputs, outputs = shape
-        nodes, size = NewNodes(self.nodes.graph, f"{weight}_experts"), np.array([*batch, outputs, inputs])
-        rows = self._weight(weight, transposed=False)
-        experts = nodes.add("Reshape", rows, self.nodes.graph.add_constant(f"{weight}_experts_shape", size))
-        turned = nodes.add("Transpose", experts, perm=swapped_matrices(len(shape)))
+        size = [*shape[:-2], *shape[:-3:-1]] if found is None else shape
+        nodes, rows = NewNodes(self.nodes.graph, f"{layer.weight}_experts"), self._weight(layer.weight, transposed=False)
+        experts = nodes.add("Reshape", rows, self.nodes.graph.add_constant(f"{layer.weight}_experts_shape", np.array(size)))
         self.nodes.graph.add_after(rows, nodes.made)
-        return turned
+        return experts, len(size)
+
+    def gather_weights(self, layer: IntegerLayer, product: Node) -> None:
+        """Let a MatMul gather its weights of several matrices of integers, dequantized, as its node did of real ones.
+
+        They stand on the right then: of one that has them on the left, both operands and the result are transposed.
+        """
+        graph = self.nodes.graph
+        operand = next(fold.gone for fold in self.nodes.plan.folds if fold.op == "take" and fold.tensor == layer.source)
+        place = 0 if product.input[0] in self.nodes.names(operand) else 1
+        gather = graph.producer(product.input[place])
+        while gather is not None and gather.op_type not in ("Gather", "GatherND"):
+            gather = graph.producer(gather.input[0])
+        assert gather is not None, f"{operand} is gathered"
+        experts, _ = self._experts(layer)
+        nodes, rank = NewNodes(graph, f"{operand}_gathered"), len(self.nodes.model.tensors[operand].shape)
+        attrs = {each.name: helper.get_attribute_value(each) for each in gather.attribute}
+        rows = nodes.add(gather.op_type, experts, gather.input[1], **attrs)
+        weights = nodes.add("Transpose", rows, perm=swapped_matrices(rank))
+        graph.add_after(product.input[place], nodes.made)
+        x, output = product.input[1 - place], product.output[0]
+        moved = NewNodes(graph, f"{x}_repeated")
+        laid = self._repeated(moved, x, self.nodes.model.tensors[operand].shape[:-2])
+        if place == 0:
+            made = graph.fresh(f"{output}_rows")
+            laid = moved.add("Transpose", laid, perm=swapped_matrices(rank))
+            graph.rename_output(product, output, made)
+            back = helper.make_node("Transpose", [made], [output], name=output, perm=swapped_matrices(rank))
+            graph.add_after(made, [back])
+        graph.add_after(x, moved.made)
+        graph.set_input(product, 0, laid)
+        graph.set_input(product, 1, weights)
+
+    def _repeated(self, nodes: NewNodes, x: str, batch: tuple[Any, ...]) -> str:
+        """Return an operand of a product as often as it is broadcast to a batch."""
+        real = x
+        while (maker := self.nodes.graph.producer(real)) is not None and maker.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            real = maker.input[0]
+        found = self.nodes.model.tensors.find(real)
+        shape = () if found is None else self.nodes.model.tensors[found].shape
+        missing = len(batch) + 2 - len(shape)
+        if found is None or not shape:
+            return x
+        if missing:
+            x = nodes.add("Unsqueeze", x, self.nodes.graph.add_constant(f"{x}_axes", np.arange(missing)))
+        padded = (*(1,) * missing, *shape)
+        counts = [1 if size == count else count for size, count in zip(padded, (*batch, *padded[-2:]), strict=True)]
+        return x if set(counts) == {1} else nodes.add("Tile", x, self.nodes.graph.add_constant(f"{x}_counts", np.array(counts)))
 
     def read_weight(self, layer: IntegerLayer, product: Node) -> None:
         """Let a MatMul that was written for a layer, as the module has it, read its weight."""

@@ -274,11 +274,14 @@ def _gather_elements(context: NodeContext, inputs: list[Any]) -> Any:
 
 
 def _gather_nd(context: NodeContext, inputs: list[Any]) -> Any:
-    """Take slices at places that tuples of indices name, brought into range."""
+    """Take slices at places that tuples of indices name, brought into range; of one axis as Gather does."""
     data, indices = inputs
-    shape, batch = shape_of(data), int(context.attrs.get("batch_dims", 0))
-    extents = shape[batch : batch + shape_of(indices)[-1]]
-    return ops.gather_nd(data, _in_range(context, indices, extents, f"of {extents}"), batch)
+    shape, batch, named = shape_of(data), int(context.attrs.get("batch_dims", 0)), shape_of(indices)
+    extents = shape[batch : batch + named[-1]]
+    places = _in_range(context, indices, extents, f"of {extents}")
+    if not batch and len(extents) == 1 and not isinstance(places, Constant):
+        return ops.take(data, context.builder.emit(ops.reshape(places, named[:-1])), axis=0, mode="clip")
+    return ops.gather_nd(data, places, batch)
 
 
 def _in_range(context: NodeContext, indices: Any, extent: Any, where: str) -> Any:

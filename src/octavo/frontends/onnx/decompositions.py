@@ -109,6 +109,9 @@ def _top_k(context: NodeContext, inputs: list[Any]) -> Any:
     is_quantized = call_to(made, "dequantize") is not None
     if len(inputs) < 2 or not isinstance(inputs[1], Constant):
         return None
+    if not is_quantized and not context.attrs.get("sorted", 1):  # in any order: the one that TVM knows
+        count, largest = int(inputs[1].value.numpy().reshape(-1)[0]), bool(context.attrs.get("largest", 1))
+        return _found(context, emit(ops.topk(data, count, int(context.attrs.get("axis", -1)), "both", largest, "int64")))
     if not is_quantized:
         return _top_k_of_integers(context, data, int(inputs[1].value.numpy().reshape(-1)[0]))
     shape, count = shape_of(data), int(inputs[1].value.numpy().reshape(-1)[0])

@@ -13,7 +13,7 @@ from tvm import relax
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
 from ..placed import scatter_elements, scatter_slices
-from ..relax_ops import dtype_of, running_sum, shape_of
+from ..relax_ops import dtype_of, is_static, running_sum, shape_of
 from .ops import Arguments, Converter
 
 _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min", "add": "add", "multiply": "mul"}
@@ -23,7 +23,10 @@ def _updates(args: Arguments) -> Any:
     """Return what is written, of the shape that the indices have: a number, or the first corner of a larger tensor."""
     shape = shape_of(args["index"])
     if "src" not in args.values:
-        return relax.const(np.full(shape, args["value"]), dtype_of(args["self"]))
+        dtype = dtype_of(args["self"])
+        if not is_static(shape):
+            return args.step("value", ops.broadcast_to(relax.const(args["value"], dtype), shape))
+        return relax.const(np.full(shape, args["value"]), dtype)
     updates = args["src"]
     if shape_of(updates) == shape:
         return updates

@@ -198,6 +198,16 @@ class StackedMatmulOp(WeightedOp):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class GatheredMatmulOp(StackedMatmulOp):
+    """matmul of matrices by constant weights, of which `indices` choose one for each, + clamp; x is [..., rows, in].
+
+    Indices have x's leading axes, dtype int32 or int64, and are clipped to [0; stack - 1]; they have no role.
+    """
+
+    indices: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RecurrenceOp(CompositeOp):
     """The steps of a recurrent layer by int8 weights (width, gates * width), each column with a scale; see `FloatRecurrenceOp`.
 

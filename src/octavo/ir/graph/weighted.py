@@ -21,6 +21,14 @@ WEIGHTED = (*CONVOLUTIONS, "matmul")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Choice:
+    """Weights that an index chooses when run: the variable of its values, and those that gather and transpose the weights."""
+
+    indices: Var
+    members: tuple[Var, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Weighted:
     """An op with a constant weight.
 
@@ -35,7 +43,9 @@ class Weighted:
     output_axis
         Axis of the channels in the op's result.
     channels
-        Number of output channels.
+        Number of output channels, of all weights that it has.
+    choice
+        Which of several weights each matrix is multiplied by, where that is known when run only.
     """
 
     call: Any
@@ -43,6 +53,7 @@ class Weighted:
     weight_axis: int
     output_axis: int
     channels: int
+    choice: Choice | None = None
 
     @property
     def has_channels(self) -> bool:
@@ -112,6 +123,59 @@ def recurrent(constants: Constants, call: Any) -> Weighted | str:
     if axis is None or shape is None:
         return f"its weight {weight.name} is reshaped across output channels"
     return Weighted(call=call, weight=weight, weight_axis=axis, output_axis=len(shape) - 1, channels=weight.shape[1])
+
+
+def gathered(view: DataflowView, constants: Constants, call: Any) -> Weighted | None:
+    """Return how a product uses those constant weights of several that an index chooses when run; None of anything else.
+
+    They are a parameter [experts * out, in], reshaped, gathered along the experts and transposed, as `simplify` writes them.
+    """
+    product = call_to(call, "matmul")
+    found = None if product is None else read_gathered(view, product.args[1])
+    weight = None if found is None else constants.find(found.weights)
+    shape = None if product is None else static_shape(product)
+    if found is None or weight is None or shape is None or len(weight.shape) != 3:
+        return None
+    experts, outputs, inputs = weight.shape
+    if [call_to(move, "reshape") is None for move in weight.calls] != [False] or weight.root_shape != (experts * outputs, inputs):
+        return None
+    last, channels = len(shape) - 1, experts * outputs
+    return Weighted(call=call, weight=weight, weight_axis=0, output_axis=last, channels=channels, choice=found.choice)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Gathered:
+    """The weights [experts, out, in] that an operand of a product is gathered of, and how."""
+
+    weights: Expr
+    choice: Choice
+
+
+def read_gathered(view: DataflowView, operand: Expr) -> Gathered | None:
+    """Return what `operand` is gathered of where it is permute_dims(take(weights, indices, axis=0)), matrices transposed.
+
+    Reshapes between them that leave matrices as they are are passed over: several indices may be one, or lie along other axes.
+    """
+    members, expr = list[Var](), operand
+    for wanted in ("permute_dims", "take"):
+        while (call := call_to(view.definition(expr), wanted, "reshape")) is not None:
+            var, is_wanted = view.binding_of(expr), call_to(call, wanted) is not None
+            shapes = [(static_shape(each) or ())[-2:] for each in (call, call.args[0])]
+            if var is None or not (is_wanted or shapes[0] == shapes[1]):
+                return None
+            members.append(var)
+            if is_wanted:
+                break
+            expr = call.args[0]
+        if call is None:
+            return None
+        if wanted == "permute_dims" and [*map(int, call.attrs.axes or ())] != swapped_matrices(len(static_shape(call) or ())):
+            return None
+        expr = call.args[0]
+        if wanted == "take" and call.attrs.axis is not None and int(call.attrs.axis) == 0 and isinstance(call.args[1], Var):
+            choice = Choice(indices=view.root_of(call.args[1]), members=tuple(members[::-1]))
+            return Gathered(weights=expr, choice=choice)
+    return None
 
 
 def stack_of(x: tuple[int, ...], weight: tuple[int, ...]) -> int | None:

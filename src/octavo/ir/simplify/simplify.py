@@ -24,6 +24,7 @@ from tvm.ir import GenericConst
 from tvm.relax import Expr, Var
 
 from ...numerics.floats.batch_norm import fold_batch_norm
+from ...runtime.size import is_open
 from ..graph import Model
 from ..graph.constants import Constant, Constants
 from ..graph.dataflow import BodyWriter, DataflowView, call_to, replace_operands, static_shape
@@ -51,6 +52,7 @@ from ..identity.naming import NameSupply
 from ..qdq.dynamic import find_dynamic
 from .fold import Fold
 from .fold_constants import folded_constants
+from .gathered_weights import GatheredWeights, gathered_weights
 from .sink_squeeze import with_images
 
 Mapped = Callable[[Expr], Expr]
@@ -196,6 +198,66 @@ class _Simplifier:
             return with_operands(call, mapped(call.args[0]), writer.emit(self.names.fresh(f"{param.name}_turned"), turned))
 
         return _Edit(output=var, value=value)
+
+    def gathered(self, var: Var) -> list[_Edit]:
+        """Read in `var`, a product by weights that are gathered when run, rows of one parameter: [experts * out, in].
+
+        They stand on the right, gathered and then transposed; a product that has them on the left is that of both transposed.
+        What it is multiplied by meets all that are gathered, repeated where it was broadcast.
+        """
+        call: Any = call_to(self.view.definition(var), "matmul")
+        if call is None:
+            return []
+        for place in (1, 0):
+            found = gathered_weights(self.view, self.constants, call.args[place], var)
+            shape = None if found is None else _met(static_shape(call.args[1 - place]), static_shape(found.operand))
+            if found is not None and shape is not None and not self.constants.is_constant(call.args[1 - place]):
+                self.folds.append(Fold(op="take", tensor=TensorId(var.name), gone=TensorId(found.operand.name)))
+                return self._gathered(var, call, found, shape, is_left=place == 0)
+        return []
+
+    def _gathered(self, var: Var, call: Any, found: GatheredWeights, shape: tuple[Any, ...], *, is_left: bool) -> list[_Edit]:
+        values, other = found.rows(self.constants, is_left=is_left), call.args[1 if is_left else 0]
+        name = found.constant.name
+        name = name if self._is_read_here_alone(found.constant) else self.names.fresh(name)
+        param = self._param(name, np.ascontiguousarray(values.reshape(-1, values.shape[-1])))
+        axes = swapped_matrices(len(shape))
+
+        def turned(writer: BodyWriter, expr: Expr, stem: str) -> Expr:
+            return writer.emit(self.names.fresh(f"{stem}_turned"), relax.op.permute_dims(expr, axes))
+
+        def weights(writer: BodyWriter, mapped: Mapped) -> Expr:
+            experts = relax.op.reshape(param, relax.ShapeExpr(list[Any](values.shape)))
+            experts = writer.emit(self.names.fresh(f"{name}_experts"), experts)
+            indices = mapped(found.indices)
+            if static_shape(found.indices) != shape[:-2]:
+                laid = relax.op.reshape(indices, relax.ShapeExpr(list(found.operand.ty.shape.values)[:-2]))
+                indices = writer.emit(self.names.fresh(f"{found.operand.name}_indices"), laid)
+            rows = relax.op.take(experts, indices, axis=0, mode="clip")
+            if is_left:
+                return rows
+            return relax.op.permute_dims(writer.emit(self.names.fresh(f"{found.operand.name}_rows"), rows), axes)
+
+        def product(writer: BodyWriter, mapped: Mapped) -> Expr:
+            x, operand = mapped(other), mapped(found.operand)
+            x = self._repeated(writer, x, static_shape(other) or (), shape, var.name)
+            if not is_left:
+                return with_operands(call, x, operand)
+            x, operand = turned(writer, x, f"{var.name}_input"), turned(writer, operand, found.operand.name)
+            made = writer.emit(self.names.fresh(f"{var.name}_rows"), with_operands(call, x, operand))
+            return relax.op.permute_dims(made, axes)
+
+        return [_Edit(output=found.operand, value=weights, skipped=found.steps), _Edit(output=var, value=product)]
+
+    def _repeated(self, writer: BodyWriter, x: Expr, shape: tuple[Any, ...], wanted: tuple[Any, ...], stem: str) -> Expr:
+        """Return matrices as often as they were broadcast."""
+        missing = len(wanted) - len(shape)
+        if missing:
+            x = writer.emit(self.names.fresh(f"{stem}_input"), relax.op.expand_dims(x, list(range(missing))))
+        for axis, (size, count) in enumerate(zip((1,) * missing + shape, wanted, strict=True)):
+            if size != count:
+                x = writer.emit(self.names.fresh(f"{stem}_repeated"), relax.op.repeat(x, count, axis))
+        return x
 
     def batch_norm(self, var: Var) -> _Edit | None:
         """Fold `var`, the first result of a batch_norm after a convolution that nobody else reads."""
@@ -352,6 +414,19 @@ class _Simplifier:
         return _Edit(output=var, value=lambda writer, mapped: relax.op.nn.conv2d(mapped(data), mapped(call.args[1]), **attrs))
 
 
+def _met(x: tuple[Any, ...] | None, weights: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    """Return the shape in which an operand meets matrices, one each; None where it has more of them.
+
+    It may have one for several, where it is known how many these are.
+    """
+    if x is None or weights is None or not 2 <= len(x) <= len(weights):
+        return None
+    padded, batch = (1,) * (len(weights) - len(x)) + x, weights[:-2]
+    sizes = zip(padded[:-2], batch, strict=True)
+    fits = all(size == wanted or (size == 1 and not is_open(wanted)) for size, wanted in sizes)
+    return (*batch, *x[-2:]) if fits else None
+
+
 def _pads_with_zero(pad: Any) -> bool:
     values = list(pad.args[1:])
     attr = getattr(pad.attrs, "pad_value", 0.0)
@@ -385,9 +460,11 @@ def simplify(model: Model, planned: Collection[Fold] | None = None) -> tuple[Mod
         _Simplifier.stacked,
     ):
         model, _ = _pass(model, rule)
+    taken = None if planned is None else {fold.tensor for fold in planned if fold.op == "take"}
+    model, folds = _pass(model, lambda work, var: work.gathered(var) if taken is None or var.name in taken else None)
     module, holders = rows_as_images(model.module, model.tensors, planned)
     model = model if module is model.module else replace(model, module=module)
-    folds = [Fold(op="squeeze", tensor=TensorId(holder), gone=TensorId(name)) for name, holder in holders.items()]
+    folds += [Fold(op="squeeze", tensor=TensorId(holder), gone=TensorId(name)) for name, holder in holders.items()]
     # Padding first: a batch norm behind a padded convolution then sees the convolution as it will stay.
     for rule in (_Simplifier.padding, _Simplifier.batch_norm, _Simplifier.layer_norm, _Simplifier.group_norm):
         model, found = _pass(model, rule)

@@ -13,7 +13,7 @@ from tvm.relax import Expr, Var
 
 from ...ir.graph.constants import Constant, Constants
 from ...ir.graph.dataflow import DataflowView, call_to, dtype_of, op_name, operand_vars, static_shape
-from ...ir.graph.weighted import WEIGHTED, Weighted, bias_operand, recurrent, stacked, weighted
+from ...ir.graph.weighted import WEIGHTED, Weighted, bias_operand, gathered, recurrent, stacked, weighted
 from ...ir.qdq.functions import function_of_one, is_elementwise
 from ...numerics import BATCH_MATMUL_MAX_INNER
 from ...runtime.size import is_open
@@ -21,6 +21,7 @@ from ...target import (
     BATCH_MATMUL,
     ELEMENTWISE,
     ELEMENTWISE_PAIR,
+    GATHERED_MATMUL,
     RECURRENCE,
     SELECT,
     STACKED_MATMUL,
@@ -123,7 +124,11 @@ class Candidates:
 
         A target that has none of these may take them as an operand of a product of two activations, as plans of before do.
         """
-        name, op, plan = op_name(value), stacked(self.inputs.form.constants, value), self.inputs.followed
+        name, form, plan = op_name(value), self.inputs.form, self.inputs.followed
+        op = gathered(form.view, form.constants, value)
+        if op is not None and self.target.support(GATHERED_MATMUL) is not None:
+            return GATHERED_MATMUL, op
+        op = stacked(form.constants, value)
         is_former = op is not None and plan is not None and plan.multiplies(op.weight.name)
         if op is not None and not is_former and self.target.support(STACKED_MATMUL) is not None:
             return STACKED_MATMUL, op

@@ -12,7 +12,7 @@ from ...ir.graph.constants import Constant
 from ...ir.graph.dataflow import static_shape
 from ...ir.graph.weighted import Bias, Weighted
 from ...ir.identity import TensorId
-from ...target import BATCH_MATMUL, RECURRENCE, STACKED_MATMUL, OpSupport
+from ...target import BATCH_MATMUL, GATHERED_MATMUL, RECURRENCE, STACKED_MATMUL, OpSupport
 from ...target.op_facts import CLAMPS, PLACES
 from ...target.vocabulary import MOVES
 from ..plan import FloatOp, IntegerLayer
@@ -20,12 +20,13 @@ from ..recipe import Override
 
 Declined = dict[Var, dict[str, str]]
 """By an op's variable why targets do not take it, by their names."""
+_PRODUCTS = ("matmul", BATCH_MATMUL, STACKED_MATMUL, GATHERED_MATMUL)
 _MOVES = (*MOVES, "nn.max_pool2d", "topk", "image.resize2d", "concat", *CLAMPS)
 
 
 def reads_rows(support: OpSupport | None) -> bool:
     """Return whether an op can quantize its activations per row when run: a product of matrices whose target takes it so."""
-    return support is not None and support.op in ("matmul", BATCH_MATMUL, STACKED_MATMUL) and support.per_row_input
+    return support is not None and support.op in _PRODUCTS and support.per_row_input
 
 
 def reads_samples(support: OpSupport | None) -> bool:
@@ -120,6 +121,11 @@ class Layer:
     def gives_places(self) -> bool:
         """Whether its result is no real numbers but where among its inputs something is: nothing rounds it."""
         return self.support.op in PLACES
+
+    @property
+    def gathering(self) -> tuple[Var, ...]:
+        """The variables that gather its weights, where an index chooses them when run."""
+        return () if self.op is None or self.op.choice is None else self.op.choice.members
 
     @property
     def moves(self) -> bool:

@@ -390,7 +390,7 @@ class Placer:
         return f"its input {', '.join(floats)} is float, and quantizing it for this op alone would cost more than it saves"
 
     def _float_ops(self, layers: tuple[Layer, ...]) -> tuple[FloatOp, ...]:
-        integer = {var for layer in layers for var in layer.members}
+        integer = {var for layer in layers for var in (*layer.members, *layer.gathering)}
         result: list[FloatOp] = []
         for binding in self.inputs.form.view.bindings:
             var = binding.var

@@ -15,7 +15,7 @@ from ...ir.graph.dataflow import DataflowView, call_to, static_shape
 from ...ir.graph.weighted import CONVOLUTIONS
 from ...ir.identity import TensorEntry, TensorId, TensorTable
 from ...runtime.shapes import typical
-from ...target import BATCH_MATMUL, STACKED_MATMUL
+from ...target import BATCH_MATMUL, GATHERED_MATMUL, STACKED_MATMUL
 from ...target.limits import beyond
 from .layer import Layer
 
@@ -84,7 +84,7 @@ def _of_channels(view: DataflowView, layer: Layer) -> dict[str, tuple[int, ...]]
     data, result = (static_shape(value.args[0]), static_shape(value)) if hasattr(value, "args") else (None, None)
     if data is None or result is None:
         return {}
-    if layer.support.op in (BATCH_MATMUL, STACKED_MATMUL, "matmul"):
+    if layer.support.op in (BATCH_MATMUL, STACKED_MATMUL, GATHERED_MATMUL, "matmul"):
         return {"input_channels": data[-1:], "output_channels": result[-1:]}
     call, convolution = call_to(value, *CONVOLUTIONS, *_POOLS), call_to(value, *CONVOLUTIONS)
     if call is None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...ir.identity import TensorId
 from ...numerics.arrays import equal_arrays
-from ...target import BATCH_MATMUL, RECURRENCE, STACKED_MATMUL
+from ...target import BATCH_MATMUL, GATHERED_MATMUL, RECURRENCE, STACKED_MATMUL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,12 @@ class IntegerLayer:
     @property
     def is_stacked(self) -> bool:
         """Whether it multiplies matrices by weights of their own, which lie in one parameter, [experts * out, in]."""
-        return self.op == STACKED_MATMUL
+        return self.op in (STACKED_MATMUL, GATHERED_MATMUL)
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether an index chooses, when run, by which of several weights it multiplies each matrix."""
+        return self.op == GATHERED_MATMUL
 
     @property
     def has_samples(self) -> bool:

@@ -160,14 +160,13 @@ def _full(builder: relax.BlockBuilder, call: Any) -> Expr:
     """Fill with infinity or NaN, which TVM takes for text; leave other values to it."""
     dtype, shape, fill = str(call.ty.dtype), list(call.ty.shape.values), call.args[1]
     value = fill.value.numpy().reshape(-1) if isinstance(fill, tvm.ir.GenericConst) else np.zeros(1)
-    is_static = all(isinstance(size, IntImm) for size in shape)
-    if value.size != 1 or np.isfinite(value[0]) or not is_static or dtype not in ("float32", "float64"):
+    if value.size != 1 or np.isfinite(value[0]) or dtype not in ("float32", "float64"):
         return call.op.get_attr("FLegalize")(builder, call)
 
-    def filled() -> Any:
-        return te.compute(shape, lambda *_: FloatImm(dtype, float(value[0])), name="full")
+    def filled(sizes: Any) -> Any:
+        return te.compute(list(sizes), lambda *_: FloatImm(dtype, float(value[0])), name="full")
 
-    return builder.call_te(filled, primfunc_name_hint="full")
+    return builder.call_te(filled, shape, primfunc_name_hint="full")
 
 
 def _as_infinity(node: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The rule of products of a batch of matrices by constant weights, of which each has its own: mixtures of experts.
+"""The rules of products of a batch of matrices by constant weights, of which each has its own: mixtures of experts.
 
 Before::
 
@@ -7,12 +7,15 @@ Before::
 
 After: one composite "octavo.stacked_matmul" from x_q to y, the weights in it side by side, [in, experts * out]. The batch of x
 ends with that of the weights. x may be quantized per row when run; where nothing quantizes the result, it is float32.
+
+With w = R.permute_dims(R.take(<[experts, out, in] of w_q>, indices, axis=0)) it is a composite "octavo.gathered_matmul" of x_q
+and the indices: each matrix is multiplied by what its index chooses, and no weights are gathered.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +24,12 @@ from tvm.relax import Var
 
 from ....target import OpSupport
 from ...composites.base import WIDE, CompositeOp
-from ...composites.weighted import StackedMatmulOp
+from ...composites.weighted import GatheredMatmulOp, StackedMatmulOp
 from ...graph.dataflow import DataflowView, call_to, dtype_of, static_shape
 from ...graph.rules import Region, Rejection
-from ...graph.weighted import stack_of
+from ...graph.weighted import read_gathered, stack_of
 from ..values import ConstantValue
-from .conv.conv2d import follow_weighted, quantized_input, weighted_operands, weighted_region
+from .conv.conv2d import Input, follow_weighted, quantized_input, weighted_operands, weighted_region
 
 
 def match_stacked_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
@@ -36,15 +39,52 @@ def match_stacked_matmul(view: DataflowView, core: Var, support: OpSupport) -> R
     operands = weighted_operands(view, call, support)
     if isinstance(operands, Rejection):
         return operands
+    x_shape = static_shape(call.args[0])
+    stack = None if x_shape is None else stack_of(x_shape, operands[1].values.shape)
+    if stack is None:
+        return Rejection(
+            reason=f"matmul of {x_shape} by {operands[1].values.shape}: the batch does not end with that of several weights"
+        )
+    return _claimed(view, core, operands, support, stack)
+
+
+def match_gathered_matmul(view: DataflowView, core: Var, support: OpSupport) -> Region[CompositeOp] | Rejection:
+    """Claim it with w = permute_dims(take(dequantize(w), indices, axis=0)), of a constant [experts, out, in]."""
+    call = call_to(view.definition(core), "matmul")
+    assert call is not None
+    found = read_gathered(view, call.args[1])
+    if found is None:
+        return Rejection(reason=f"weight {getattr(call.args[1], 'name', '')} is not gathered of several; see simplify")
+    operands = weighted_operands(view, call, support, weight=found.weights)
+    if isinstance(operands, Rejection):
+        return operands
+    x_shape, indices = static_shape(call.args[0]), found.choice.indices
     x, weight = operands
+    places = static_shape(indices)
+    if weight.values.ndim != 3 or not x_shape or places is None or math.prod(places) != math.prod(x_shape[:-2]):
+        found_at = f"{x_shape} by {weight.values.shape} at {places}"
+        return Rejection(reason=f"matmul of {found_at}: there is not one index for each matrix")
+    if dtype_of(indices) not in ("int32", "int64"):
+        return Rejection(reason=f"indices {indices.name} are {dtype_of(indices)}, expected int32 or int64")
+    moved = [np.swapaxes(each, -1, -2) for each in (weight.values, weight.scale, weight.zero_point) if each is not None]
+    members = (*weight.members, *found.choice.members)
+    turned = replace(weight, values=moved[0], scale=moved[1], zero_point=moved[2], members=members)
+    region = _claimed(view, core, (x, turned), support, len(weight.values))
+    if isinstance(region, Rejection):
+        return region
+    own = {each.name: getattr(region.op, each.name) for each in fields(StackedMatmulOp)}
+    return replace(region, op=GatheredMatmulOp(**own, indices=indices.name), inputs=(*region.inputs, indices))
+
+
+def _claimed(
+    view: DataflowView, core: Var, operands: tuple[Input, ConstantValue], support: OpSupport, stack: int
+) -> Region[CompositeOp] | Rejection:
+    """Return the product of operands, the weights [..., in, out] of so many matrices, with what follows in its kernel."""
+    x, weight = operands
+    call: Any = view.definition(core)
     shape, x_shape = static_shape(core), static_shape(call.args[0])
     if dtype_of(core) != "float32" or shape is None or x_shape is None or 0 in (*shape, *x_shape):
         return Rejection(reason=f"{core.name} is no float32 product of static shape")
-    stack = stack_of(x_shape, weight.values.shape)
-    if stack is None:
-        return Rejection(
-            reason=f"matmul of {x_shape} by {weight.values.shape}: the batch does not end with that of several weights"
-        )
     if x.params.dtype in WIDE:
         return Rejection(reason=f"input {x.source.name} is {x.params.dtype}; kernels of several weights take 8 bits")
     laid = _side_by_side(weight)

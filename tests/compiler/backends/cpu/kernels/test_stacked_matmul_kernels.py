@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,7 +18,17 @@ STACKS = ((2, 2), (3, 3), (4, 2), (6, 3))
 """Matrices, and of how many in a row each has its own weights."""
 
 
-def stacked_case(layers: Layers, stack: tuple[int, int], rows: int, spec: Conv2dSpec, isa: str, *, by_row: bool) -> Case:
+def stacked_case(
+    layers: Layers,
+    stack: tuple[int, int],
+    rows: int,
+    spec: Conv2dSpec,
+    isa: str,
+    *,
+    by_row: bool,
+    index_dtype: Literal["int32", "int64"] | None = None,
+) -> Case:
+    """A product of each matrix by its own of several weights: those in turn, or by indices, of which some are out of range."""
     (matrices, weights), rng, inputs, outputs = stack, layers.rng, spec.in_channels, spec.out_channels
     x = rng.integers(0, 256, (matrices, rows, inputs)).astype(np.uint8)
     w = rng.integers(-128, 128, (inputs, weights * outputs)).astype(np.int8)
@@ -36,6 +47,7 @@ def stacked_case(layers: Layers, stack: tuple[int, int], rows: int, spec: Conv2d
         input_zero_point=spec.input_zero_point,
         output=output,
         stack=stack,
+        index_dtype=index_dtype,
         threads=spec.threads,
         weight=w,
         weight_zero_point=zero_points.astype(np.int32),
@@ -44,8 +56,10 @@ def stacked_case(layers: Layers, stack: tuple[int, int], rows: int, spec: Conv2d
         isa=isa,
     )
     expected = []
+    indices = rng.integers(-1, weights + 1, matrices).astype(index_dtype)
     for index, matrix in enumerate(x):
-        own = slice(index % weights * outputs, (index % weights + 1) * outputs)
+        chosen = index % weights if index_dtype is None else min(max(int(indices[index]), 0), weights - 1)
+        own = slice(chosen * outputs, (chosen + 1) * outputs)
         of_weight = {"w_zero_point": zero_points[own]}
         if by_row:
             of_rows = parameters.reshape(matrices, rows, 2)[index]
@@ -56,7 +70,7 @@ def stacked_case(layers: Layers, stack: tuple[int, int], rows: int, spec: Conv2d
         ends = {"zero_point": output.zero_point, "qmin": output.qmin, "qmax": output.qmax, "multiplier": multiplier[own]}
         biased = {"real_bias" if is_real else "bias": bias[own]}
         expected.append(numerics.matmul(matrix, w[:, own], x_zero_point=spec.input_zero_point, **of_weight, **ends, **biased))
-    read = (x, parameters) if by_row else (x,)
+    read = (x, *((parameters,) if by_row else ()), *(() if index_dtype is None else (indices,)))
     return Case(kernel=kernel, inputs=read, expected=np.stack(expected), about=(kernel.name, stack, rows, spec, zero_points))
 
 
@@ -72,10 +86,21 @@ def test_sizes(isa: str, by_row: bool) -> None:
 
 
 @every_isa
+@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+def test_indices_choose_weights(isa: str, index_dtype: Literal["int32", "int64"]) -> None:
+    by_row, layers, rows = index_dtype == "int64", Layers(5), itertools.cycle((1, 3, 6))
+    pairs = list(zip(itertools.cycle(((5, 3), (7, 4), (3, 2))), CHANNEL_PAIRS, strict=False))[::2]
+    check(
+        stacked_case(layers, stack, next(rows), layers.spec((1, 1), pair), isa, by_row=by_row, index_dtype=index_dtype)
+        for stack, pair in part(pairs, isa, 2)
+    )
+
+
+@every_isa
 def test_large_ones_on_threads(isa: str) -> None:
     layers = Layers(8)
     cases = [((4, 4), 64, (256, 130), False), ((4, 2), 3, (300, 512), True), ((2, 2), 129, (128, 256), True)]
     check(
-        stacked_case(layers, stack, rows, layers.spec((1, 1), pair, threads=2), isa, by_row=by_row)
-        for stack, rows, pair, by_row in cases
+        stacked_case(layers, stack, rows, layers.spec((1, 1), pair, threads=2), isa, by_row=by_row, index_dtype=indexed)
+        for (stack, rows, pair, by_row), indexed in zip(cases, (None, "int64", None), strict=True)
     )

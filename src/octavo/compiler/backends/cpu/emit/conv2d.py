@@ -19,12 +19,14 @@ from .....ir.composites.weighted import (
     Conv2dOp,
     Conv2dTransposeOp,
     DynamicTensor,
+    GatheredMatmulOp,
     MatmulOp,
     QuantizedWeight,
     Result,
     StackedMatmulOp,
     WeightedOp,
 )
+from .....ir.graph.dataflow import dtype_of
 from .. import kernels
 from ..context import KernelContext, shape_of
 from ..emitters import emits
@@ -105,10 +107,15 @@ def emit_matmul(op: MatmulOp, context: KernelContext, inputs: dict[str, Var], ou
     context.put(output, _called(op, context, output.name, kernel, x, op.y.shape), is_nhwc=False)
 
 
+@emits(GatheredMatmulOp)
 @emits(StackedMatmulOp)
 def emit_stacked_matmul(op: StackedMatmulOp, context: KernelContext, inputs: dict[str, Var], output: Var) -> None:
     """Write the kernel call."""
     x = _read(context, op.x, inputs, is_nhwc=False)
+    index_dtype: Any = None
+    if isinstance(op, GatheredMatmulOp):
+        x = [*x, context.storage.source(inputs[op.indices])]
+        index_dtype = dtype_of(inputs[op.indices])
     _check_overflow(op, output.name)
     *batch, rows, in_features = op.x.shape
     kernel = kernels.matmul(
@@ -117,6 +124,7 @@ def emit_stacked_matmul(op: StackedMatmulOp, context: KernelContext, inputs: dic
         out_features=op.y.shape[-1],
         **_parameters(op),
         stack=(math.prod(batch), op.stack),
+        index_dtype=index_dtype,
         threads=context.threads,
         weight=op.weight.values,
         weight_zero_point=op.weight.kernel_zero_point,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from tvm.relax import Var
+from tvm.relax import Expr, Var
 
 from .....numerics import INTEGER_RANGE, QuantParams
 from .....numerics.dynamic import is_by_row
@@ -179,9 +179,15 @@ def _within_int64(op: _Op, x: QuantParams) -> _Op | Rejection:
 
 
 def weighted_operands(
-    view: DataflowView, call: Any, support: OpSupport, pad: FoldedPad | None = None, channel_axis: int | None = None
+    view: DataflowView,
+    call: Any,
+    support: OpSupport,
+    pad: FoldedPad | None = None,
+    channel_axis: int | None = None,
+    *,
+    weight: Expr | None = None,
 ) -> tuple[Input, ConstantValue] | Rejection:
-    """Return the quantized input and weight of an op, as far as the target takes them."""
+    """Return the quantized input and weight of an op, as far as the target takes them; the weight is its second operand."""
     of_sums = dtype_of(call) == "int32"
     x: Input | Rejection | None = dequantized(view, call.args[0]) if pad is None else pad.source
     if x is None and (support.float_output or of_sums):
@@ -203,9 +209,9 @@ def weighted_operands(
         problem = check_activation(x.source.name, x.params, support, channel_axis, own_zero_points=True)
         if problem is not None:
             return problem
-    weight = integer_weight(view, call.args[1]) if of_sums else None
-    weight = weight or read_weight(view, call.args[1], support)
-    return weight if isinstance(weight, Rejection) else (x, weight)
+    weight_operand: Any = call.args[1] if weight is None else weight
+    found = (integer_weight(view, weight_operand) if of_sums else None) or read_weight(view, weight_operand, support)
+    return found if isinstance(found, Rejection) else (x, found)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -111,6 +111,7 @@ def matmul(
     dtype: Literal["uint8", "int16"] = "uint8",
     narrow: NarrowAccumulator | None = None,
     stack: tuple[int, int] = (1, 1),
+    index_dtype: Literal["int32", "int64"] | None = None,
     threads: int,
     weight: npt.NDArray[np.integer],
     weight_zero_point: int | npt.NDArray[np.int32],
@@ -124,7 +125,8 @@ def matmul(
     `weight` is int8 (in_features, out_features); the other operands are as `conv2d` takes them, for out_features channels.
 
     A `stack` of (matrices, weights) are so many matrices of `rows` each, of which as many in a row have weights of their own:
-    `weight` and what is said of channels has those of one after the other.
+    `weight` and what is said of channels has those of one after the other. With `index_dtype` a matrix has those that its index
+    says, which the kernel is given behind its input.
 
     Raises
     ------
@@ -139,6 +141,7 @@ def matmul(
         out_channels=out_features,
         kernel=(1, 1),
         stack=stack[1],
+        index_dtype=index_dtype,
         input_zero_point=input_zero_point,
         output=output,
         dtype=dtype,

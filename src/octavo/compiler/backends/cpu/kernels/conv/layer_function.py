@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy.typing as npt
 import tvm
+from tvm.script.ir_builder import tirx as T
 
 from ..language.vectors import Expr, prim_func
 from .spec import Conv2dSpec
+
+PARAMETERS, INDICES = "x_parameters", "indices"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,12 +26,15 @@ class LayerBuffers:
         Its input and its output.
     parameters
         Scale and zero point of the input where they come at run time, else None.
+    indices
+        Which weights an image has where that comes at run time, else None.
     operands
         Its packed constants, by label.
     """
 
     x: Expr
     parameters: Expr | None
+    indices: Expr | None
     operands: Mapping[str, Expr]
     out: Expr
 
@@ -39,11 +45,25 @@ def layer_function(
     """Return the PrimFunc of a layer whose input is uint8; `body` emits its statements."""
     in_size = spec.batch * spec.in_height * spec.in_width * spec.in_channels
     out_size = spec.batch * spec.out_height * spec.out_width * spec.out_channels
-    inputs = [("x", in_size, "uint8"), *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales != 0 else [])]
     operands = [(label, value.size, str(value.dtype)) for label, value in constants.items()]
+    given = given_at_run_time(spec)
 
     def emit(x: Expr, *others: Expr) -> None:
-        packed = dict(zip(constants, others[1:-1] if spec.scales != 0 else others[:-1], strict=True))
-        body(LayerBuffers(x=x, parameters=others[0] if spec.scales != 0 else None, operands=packed, out=others[-1]))
+        own = dict(zip((label for label, *_ in (*given, *operands)), others[:-1], strict=True))
+        packed = {label: own[label] for label in constants}
+        body(LayerBuffers(x=x, parameters=own.get(PARAMETERS), indices=own.get(INDICES), operands=packed, out=others[-1]))
 
-    return prim_func([*inputs, *operands, ("out", out_size, out_dtype)], emit)
+    return prim_func([("x", in_size, "uint8"), *given, *operands, ("out", out_size, out_dtype)], emit)
+
+
+def given_at_run_time(spec: Conv2dSpec) -> list[tuple[str, int, str]]:
+    """Return name, size and dtype of what a layer is given at run time beside its input."""
+    parameters = [(PARAMETERS, 2 * spec.scales, "float32")] if spec.scales != 0 else []
+    return parameters + ([(INDICES, spec.batch, spec.index_dtype)] if spec.index_dtype is not None else [])
+
+
+def weights_of_image(spec: Conv2dSpec, indices: Expr | None, image: Expr) -> Expr:
+    """Return which of several weights an image has, in int32."""
+    if indices is None:
+        return T.floormod(image, spec.stack)
+    return T.cast(T.max(T.min(indices[image], T.Cast(spec.index_dtype, spec.stack - 1)), T.Cast(spec.index_dtype, 0)), "int32")

@@ -29,6 +29,7 @@ def schedule_key(spec: Conv2dSpec | FloatConv2dSpec, *, asymmetric: bool = False
     if spec.dtype == "int16":
         return " ".join(["int16", *facts])
     facts += [f"stack={spec.stack}"] if spec.stack > 1 else []
+    facts += ["gathered"] if spec.index_dtype is not None else []
     facts += ["zero_point"] if any(spec.padding) and spec.input_zero_point else []
     facts += ["asymmetric"] if asymmetric else []
     facts += ["dynamic"] if spec.pixels_per_scale != 0 else []

@@ -53,7 +53,8 @@ class Conv2dSpec:
     """A convolution of `dtype` [batch, in_height, in_width, in_channels], weights HWIO of in_channels / groups inputs.
 
     With `stack` so many images in a row have weights of their own, those of a pointwise one, and the images behind them the same
-    again: then weights, and all that is said of output channels, are those of one after the other, `out_channels` each.
+    again: then weights, and all that is said of output channels, are those of one after the other, `out_channels` each. With
+    `index_dtype` an image has those that its index says, which come at run time and are clipped to [0; stack - 1].
     `padding` is (top, left, bottom, right), filled with `input_zero_point`, which is unused where it comes at run time. `threads`
     is the number of chunks the work is cut into; 1 emits no parallel loop. int16 becomes int16 and nothing else, and its sums may
     leave an accumulator that is `narrow`.
@@ -70,6 +71,7 @@ class Conv2dSpec:
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     stack: int = 1
+    index_dtype: Literal["int32", "int64"] | None = None
     input_zero_point: int
     output: Output | FloatOutput | FunctionOutput | SumOutput
     dtype: Literal["uint8", "int16"] = "uint8"

@@ -23,7 +23,7 @@ from ...language.kernel import Kernel
 from ...language.lane_order import LANES
 from ...language.schedule import NO_SCHEDULES, Schedules
 from ...language.vectors import Expr, chunks_for, load, store
-from ..layer_function import LayerBuffers, layer_function
+from ..layer_function import LayerBuffers, layer_function, weights_of_image
 from ..loops.gemm_loops import GemmLoops, Panel, TilePlace, for_runs
 from ..loops.geometry import geometry_of
 from ..loops.packing import Weights, merge_groups
@@ -210,7 +210,11 @@ class ArmGemm(GemmLoops):
 
     def _emit(self, buffers: LayerBuffers) -> None:
         self.x, self.parameters, self.operands, self.out = buffers.x, buffers.parameters, buffers.operands, buffers.out
+        self.indices = buffers.indices
         self._emit_threads()
+
+    def _weights_of(self, image: Expr) -> Expr:
+        return weights_of_image(self.spec, self.indices, image)
 
     def _padding_value(self, image: Expr) -> Expr | None:
         value = padding_value(self.spec, self.parameters, image)

@@ -34,6 +34,7 @@ from ...language.vectors import (
     store,
     worthwhile,
 )
+from ..layer_function import INDICES, PARAMETERS, given_at_run_time, weights_of_image
 from ..spec import Conv2dSpec
 
 _LANES = 16
@@ -50,6 +51,7 @@ _DTYPES = {Output: "uint8", FunctionOutput: "uint8", FloatOutput: "float32", Sum
 class _Buffers:
     x: Buffer
     parameters: Buffer | None
+    indices: Buffer | None
     weight: Buffer
     bias: Buffer
     multiplier: Buffer
@@ -119,16 +121,18 @@ def conv2d_generic(
     own = spec.output.constants() if isinstance(spec.output, FunctionOutput) else {}
     constants = (packed, np.ascontiguousarray(bias, bias_dtype), np.ascontiguousarray(multiplier, np.float32))
     constants += tuple(own.values())
+    given = given_at_run_time(spec)
 
     def emit(x: Buffer, *others: Buffer) -> None:
-        parameters = others[0] if spec.scales != 0 else None
-        weight, bias, multiplier, *rest, y = others[1:] if spec.scales != 0 else others
+        run_time = {label: buffer for (label, *_), buffer in zip(given, others, strict=False)}
+        weight, bias, multiplier, *rest, y = others[len(given) :]
+        read = {"parameters": run_time.get(PARAMETERS), "indices": run_time.get(INDICES)}
         scaling: Any = {"bias": bias, "multiplier": multiplier, "function": dict(zip(own, rest, strict=True))}
-        _emit(spec, _Buffers(x=x, parameters=parameters, weight=weight, **scaling, y=y), run=run, depthwise=depthwise)
+        _emit(spec, _Buffers(x=x, **read, weight=weight, **scaling, y=y), run=run, depthwise=depthwise)
 
     arguments = [
         ("x", spec.batch * spec.in_height * spec.in_width * spec.in_channels, "uint8"),
-        *([("x_parameters", 2 * spec.scales, "float32")] if spec.scales != 0 else []),
+        *given,
         ("weight", packed.size, str(packed.dtype)),
         ("bias", channels, bias_dtype),
         ("multiplier", channels, "float32"),
@@ -190,7 +194,8 @@ def _emit(spec: Conv2dSpec, buffers: _Buffers, *, run: int, depthwise: bool) -> 
 def _emit_row(spec: Conv2dSpec, buffers: _Buffers, tile: _Tile, row: Expr, *, depthwise: bool) -> None:
     """Emit one output row of one tile: border columns one by one, those between them in blocks."""
     if spec.stack > 1:
-        own = B.Bind(B.floormod(B.floordiv(row, spec.out_height), spec.stack) * spec.out_channels)
+        image = B.floordiv(row, spec.out_height)
+        own = B.Bind(weights_of_image(spec, buffers.indices, image) * spec.out_channels)
         tile = replace(tile, weights=tile.weights + own * spec.in_channels, numbers=tile.numbers + own)
 
     def pixels(column: Expr, count: int, *, border: bool) -> None:

@@ -197,6 +197,10 @@ class GemmLoops(ABC):
         del source, base, block
         return None
 
+    def _weights_of(self, image: Expr) -> Expr:
+        """Return which of several weights an image has."""
+        return T.floormod(image, self.geometry.stack)
+
     def _padding_value(self, image: Expr) -> Expr | None:
         """Return what padding of an image is filled with; None for the constant that the scratch knows."""
         del image
@@ -360,7 +364,7 @@ class GemmLoops(ABC):
                 self.table = self.strips.emit(self.block, self.filled, self.first_row)
             out_base = T.Bind(self._out_base(image, first_row))
             if geometry.groups == 1:
-                own = 0 if geometry.stack == 1 else T.Bind(T.floormod(image, geometry.stack))
+                own = 0 if geometry.stack == 1 else T.Bind(self._weights_of(image))
                 self._emit_group(source, base, out_base, block, own, first_panel, last_panel)
             else:
                 with T.serial(0, geometry.groups) as group:

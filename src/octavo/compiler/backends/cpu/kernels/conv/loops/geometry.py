@@ -96,7 +96,7 @@ def geometry_of(
             columns=1,
             row_stride=channels,
             column_stride=0,
-            image_stride=pixels * channels if images > 1 else 0,
+            image_stride=0 if stack == 1 else pixels * channels,
             reduction=Reduction(taps=(), run=group_inputs, step=step),
             groups=groups,
             group_inputs=group_inputs,

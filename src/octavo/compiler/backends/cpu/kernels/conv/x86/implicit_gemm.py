@@ -32,7 +32,7 @@ from ...language.vectors import Expr, chunks_for, dword_of, store
 from ...language.x86 import vector as v
 from ...language.x86.narrow import narrowed
 from ...language.x86.vector import LANES
-from ..layer_function import LayerBuffers, layer_function
+from ..layer_function import LayerBuffers, layer_function, weights_of_image
 from ..loops.borders import Borders, Run, pads_zeros
 from ..loops.gemm_loops import INPUT_BLOCK_BYTES, GemmLoops, Panel, TilePlace, for_runs
 from ..loops.geometry import geometry_of
@@ -156,7 +156,11 @@ class ImplicitGemm(GemmLoops):
 
     def _emit(self, buffers: LayerBuffers) -> None:
         self.x, self.parameters, self.operands, self.out = buffers.x, buffers.parameters, buffers.operands, buffers.out
+        self.indices = buffers.indices
         self._emit_threads()
+
+    def _weights_of(self, image: Expr) -> Expr:
+        return weights_of_image(self.spec, self.indices, image)
 
     def _padding_value(self, image: Expr) -> Expr | None:
         return padding_value(self.spec, self.parameters, image)
