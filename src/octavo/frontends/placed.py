@@ -18,7 +18,7 @@ from ..ir.untyped import ops
 from ..runtime.shapes import TYPICAL
 from .frontend import RejectedOpError
 from .relax_ops import dtype_of, is_static, nonnegative_indices, shape_of
-from .symbols import Symbols
+from .symbols import Symbols, advice_of, names_in
 
 _MAX_PAIRS = 1 << 22
 """Places times updates that are compared where places are known at run time only."""
@@ -31,8 +31,10 @@ def scatter_slices(emit: Emit, data: Any, indices: Any, updates: Any, reduction:
     """Write slices at places that tuples of indices name; the sizes of slices may be open."""
     shape, named = shape_of(data), shape_of(indices)
     depth = named[-1]
-    if not is_static((*named, *shape[: depth if isinstance(depth, int) else None])):
-        raise RejectedOpError("it writes along axes of open sizes, or as many slices as a size says; give the model their sizes")
+    known = (*named, *shape[: depth if isinstance(depth, int) else None])
+    if not is_static(known):
+        problem = "it writes along axes of open sizes, or as many slices as a size says"
+        raise RejectedOpError(f"{problem}; {advice_of(names_in(known))}")
     if depth > len(shape):
         raise RejectedOpError(f"indices of {depth} axes into {shape}")
     outer, inner = shape[:depth], shape[depth:]
@@ -58,7 +60,8 @@ def scatter_elements(emit: Emit, data: Any, indices: Any, updates: Any, axis: in
     if is_along and not isinstance(indices, Constant):
         return _along(emit, (data, indices, updates), axis, reduction)
     if not is_static((*shape, *named)):
-        raise RejectedOpError("it writes to a part of axes of open sizes, or along such a one; give the model their sizes")
+        problem = "it writes to a part of axes of open sizes, or along such a one"
+        raise RejectedOpError(f"{problem}; {advice_of(names_in((*shape, *named)))}")
     rest = np.indices(named).astype(np.int64)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     own = sum(rest[i] * strides[i] for i in range(len(shape)) if i != axis) + np.zeros(named, np.int64)

@@ -245,11 +245,10 @@ class Symbols:
 
     def _parts(self, *sizes: Size) -> tuple[list[str], int]:
         """Return the symbols of some sizes that are left, in order, and the least common multiple of what they are divided by."""
-        names: set[str] = set()
+        names = names_in(sizes)
         divisors = [1]
         for size in sizes:
             if not isinstance(size, int):
-                structural_walk(size, (tirx.Var, lambda var: names.add(str(var.name))))
                 structural_walk(size, (tirx.FloorDiv, lambda each: divisors.append(_divisor(each))))
                 structural_walk(size, (tirx.FloorMod, lambda each: divisors.append(_divisor(each))))
         divisor = lcm(*divisors)
@@ -401,9 +400,23 @@ class Symbols:
     def advice(self, *sizes: Size) -> str:
         """Say how a dimension is given a size: one that these sizes depend on, any where none is given."""
         words = set(re.findall(r"\w+", " ".join(map(size_text, sizes))))
-        names = [name for name in self.bounds if name in words] or list(self.bounds)
-        name, choice = names[0] if names else "batch", "one of " if len(names) > 1 else ""
-        return f'fix {choice}{", ".join(names)}: sizes={{"{name}": N}} in Python, --size {name}=N on the command line'
+        return advice_of([name for name in self.bounds if name in words] or list(self.bounds))
+
+
+def advice_of(names: Iterable[str]) -> str:
+    """Say how one of these dimensions is given a size."""
+    names = list(names) or ["batch"]
+    choice = "one of " if len(names) > 1 else ""
+    return f'fix {choice}{", ".join(names)}: sizes={{"{names[0]}": N}} in Python, --size {names[0]}=N on the command line'
+
+
+def names_in(sizes: Iterable[Size]) -> list[str]:
+    """Return the names of the dimensions that sizes depend on, in the order in which they occur."""
+    names: dict[str, None] = {}
+    for size in sizes:
+        if not isinstance(size, int):
+            structural_walk(size, (tirx.Var, lambda var: names.setdefault(str(var.name))))
+    return list(names)
 
 
 def size_text(size: Size) -> str:

@@ -81,8 +81,8 @@ MIXING = {
 """Of rows of 6."""
 OPEN = "it is not supported for open sizes; fix batch"
 REFUSED = {
-    **dict.fromkeys(("cumprod", "cummax", "logcumsumexp", "roll", "roll of all", "scatter_add", "eye"), OPEN),
-    **dict.fromkeys(("index_fill in place", "scatter in place"), OPEN),
+    **dict.fromkeys(("cumprod", "cummax", "logcumsumexp", "roll", "roll of all", "eye"), OPEN),
+    **dict.fromkeys(("scatter_add", "index_fill in place", "scatter in place"), "along .*; fix batch"),
     "fft": "a transform of open sizes; fix batch",
     "interpolate": "an image of open size; fix batch",
 }
