@@ -97,6 +97,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "third least": (lambda x: x.kthvalue(3, 1, keepdim=True), (VECTORS,)),
     "hypotenuse": (torch.hypot, (VECTORS, VECTORS)),
     "powers of two, what erf leaves": (lambda x: (torch.exp2(x), torch.erfc(x)), (VECTORS,)),
+    "what erf came from, at its ends, too": (
+        lambda x: torch.erfinv(torch.cat([x / 3, x.clamp(-0.9999, 0.9999), x.sign()])),
+        (VECTORS,),
+    ),
     "random slope": (nn.RReLU(), (VECTORS,)),
     "booleans compared": (
         lambda x: ((x > 0) != 0, (x > 0) == (x < 1), torch.count_nonzero(x > 0, dim=1), (x * 3).long() >= 0.5, (x > 0) < 1),

@@ -21,10 +21,54 @@ from .ops import Arguments, Converter, batch_norm, cast, common_dtype, divide
 
 _METHODS = ("bilinear", "nearest", "bicubic")
 _PADDINGS = ("zeros", "border", "reflection")
+_NEAR = (
+    2.81022636e-08,
+    3.43273939e-07,
+    -3.5233877e-06,
+    -4.39150654e-06,
+    2.1858087e-04,
+    -1.25372503e-03,
+    -4.17768164e-03,
+    0.246640727,
+    1.50140941,
+)
+_FAR = (
+    -2.00214257e-04,
+    1.00950558e-04,
+    1.34934322e-03,
+    -3.67342844e-03,
+    5.73950773e-03,
+    -7.6224613e-03,
+    9.43887047e-03,
+    1.00167406,
+    2.83297682,
+)
+"""Coefficients of erfinv, from the highest power: Giles, Approximating the erfinv function (GPU Computing Gems, 2011)."""
 
 
 def _celu(args: Arguments) -> Any:
     return celu(args.emit, args["self"], float(args["alpha"]))
+
+
+def _inverse_error(args: Arguments) -> Any:
+    """x times a polynomial of -log(1 - x^2), or of its square root far from 0; infinity at 1, NaN beyond."""
+    x = cast(args["self"], "float32")
+
+    def of(op: Any, *sides: Any) -> Any:
+        return args.emit(op(*(relax.const(side, "float32") if isinstance(side, float) else side for side in sides)))
+
+    def polynomial(value: Any, coefficients: tuple[float, ...]) -> Any:
+        result: Any = coefficients[0]
+        for each in coefficients[1:]:
+            result = of(ops.add, of(ops.multiply, result, value), each)
+        return result
+
+    w = of(ops.negative, of(ops.log, of(ops.multiply, of(ops.subtract, 1.0, x), of(ops.add, 1.0, x))))
+    inner = polynomial(of(ops.subtract, w, 2.5), _NEAR)
+    outer = polynomial(of(ops.subtract, of(ops.sqrt, w), 3.0), _FAR)
+    product = of(ops.multiply, x, of(ops.where, of(ops.less, w, 5.0), inner, outer))
+    end = of(ops.multiply, x, math.inf)
+    return ops.where(of(ops.equal, of(ops.abs, x), 1.0), end, product)
 
 
 def _copy(args: Arguments) -> Any:
@@ -95,6 +139,7 @@ FUNCTIONS: dict[str, Converter] = {
     "aten.prod.default": _product,
     "aten.prod.dim_int": _product,
     "aten.celu.default": _celu,
+    "aten.erfinv.default": _inverse_error,
     "aten.copy.default": _copy,
     "aten.grid_sampler.default": _grid_sampler,
     "aten.grid_sampler_2d.default": _grid_sampler,
