@@ -130,6 +130,11 @@ def nonnegative_indices(emit: Callable[[Any], Any], indices: Any, extent: Any, w
     return emit(ops.where(emit(ops.less(indices, relax.const(0, dtype))), wrapped, indices))
 
 
+def sortable(emit: Callable[[Any], Any], x: Any) -> Any:
+    """Return numbers of the same order: of few bits, and booleans, TVM's own sort reads memory that isn't theirs."""
+    return emit(ops.astype(x, "int32")) if dtype_of(x) in ("bool", "int8", "uint8", "int16", "uint16") else x
+
+
 def celu(emit: Callable[[Any], Any], x: Any, alpha: float) -> Any:
     """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
     if not alpha:

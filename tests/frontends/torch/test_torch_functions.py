@@ -61,6 +61,11 @@ def written_in_slices(x):
     return y
 
 
+def _checked(x):
+    torch._check(torch.all((x * 0).sum(0) == 0).item())
+    return x + 1
+
+
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "adaptive maxima": (lambda x: functional.adaptive_max_pool2d(x, (4, 3)), (IMAGE,)),
     "adaptive maxima, evenly": (lambda x: functional.adaptive_max_pool2d(x, (3, 5)), (IMAGE,)),
@@ -106,6 +111,25 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
         lambda x: ((x > 0) != 0, (x > 0) == (x < 1), torch.count_nonzero(x > 0, dim=1), (x * 3).long() >= 0.5, (x > 0) < 1),
         (VECTORS,),
     ),
+    "booleans as numbers": (
+        lambda x, y: (
+            *(op(x > 0, y > 0) for op in (torch.add, torch.mul, torch.maximum, torch.minimum)),
+            *((x > 0) * number for number in (3, 2.5)),
+            *((x > 0).amax(1), (x > 0).amin(1), (x > 0).max(1).values),
+        ),
+        (VECTORS, VECTORS),
+    ),
+    "numbers of few bits, in order": (
+        lambda x: tuple(
+            each
+            for dtype in (torch.bool, torch.uint8, torch.int8, torch.int16)
+            for y in [(x.abs() * 30).to(dtype) if dtype == torch.uint8 else (x * 30).to(dtype)]
+            for each in (*y.sort(dim=1, descending=True, stable=True), *y.sort(dim=1, stable=True))
+            + (() if dtype == torch.bool else (y.topk(2, 1).values, y.kthvalue(2, 1).values, y.median(1).values))
+        ),
+        (VECTORS,),
+    ),
+    "what only a check reads": (_checked, (VECTORS,)),
     "any": (lambda x: ((x > 0).any(), x.any(), (x > 9).any()), (VECTORS,)),
     "where, of two dtypes": (lambda x: torch.where(x > 0, x, torch.tensor(2)), (VECTORS,)),
     "picked by known booleans": (lambda x: x[:, [True, False, True, False, False, True]], (IMAGE,)),

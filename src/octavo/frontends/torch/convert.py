@@ -7,6 +7,7 @@ decomposed first (PyTorch's own decompositions), and graphs that write in place 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -34,7 +35,7 @@ from .functionalize import functionalized, is_mutating
 from .functions import ATTENTION, FUNCTIONS, NORMS
 from .indexing import INDICES
 from .open_shapes import ALIKE, OPEN_SHAPES
-from .ops import CONVERTERS, Arguments, Converter
+from .ops import CONVERTERS, Arguments, Converter, nothing
 from .placing import PLACING
 from .pt2e import PT2E
 from .recurrent import RECURRENT, is_projected
@@ -101,10 +102,11 @@ class _Importer(_Frontend):
         builder: Any = self.block_builder
         with builder.function("main", params=inputs, attrs={"num_input": len(inputs)}):
             with builder.dataflow():
+                checked = _checked_alone(self._source.nodes)
                 for node in self._source.nodes:
                     if node.op == "placeholder":
                         self.env[node] = self._placeholder(node, given)
-                    elif node.op != "output":
+                    elif node.op != "output" and node not in checked:
                         self.env[node] = self._convert(node)
                 named = {str(node.name): value for node, value in self.env.items()}
                 results = [named[name] for name in self._source.outputs]
@@ -151,7 +153,7 @@ class _Importer(_Frontend):
         arguments = self._retrieve_args(tuple(node.args))
         if not _is_operator(node):
             if node.target.__name__ == "getitem":
-                return self._item(node, arguments)
+                return self._field(node, arguments)
             return self._of_sizes(node, arguments)
         if _is_size(node):
             return self._size(node, arguments)
@@ -254,7 +256,7 @@ class _Importer(_Frontend):
             return None
         return node.target(*arguments)
 
-    def _item(self, node: Any, arguments: tuple[Any, ...]) -> Any:
+    def _field(self, node: Any, arguments: tuple[Any, ...]) -> Any:
         value, index = arguments
         if isinstance(value, tuple | list):
             if value[index] is None and node.users:
@@ -268,6 +270,16 @@ class _Importer(_Frontend):
         if isinstance(result, relax.Call | relax.TupleGetItem):
             return self.block_builder.emit(result)
         return result
+
+
+def _checked_alone(nodes: Sequence[Any]) -> set[Any]:
+    """Return what checks values when a program runs, and what is computed for that alone."""
+    found: set[Any] = set()
+    for node in reversed(nodes):
+        is_check = _CONVERTERS.get(str(node.target)) is nothing
+        if node.op == "call_function" and (is_check or (node.users and all(user in found for user in node.users))):
+            found.add(node)
+    return found
 
 
 def _constant(tensor: Any, where: str) -> Any:

@@ -10,7 +10,7 @@ from tvm import relax
 
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
-from ..relax_ops import dtype_of, shape_of
+from ..relax_ops import dtype_of, shape_of, sortable
 from .ops import Arguments, Converter
 
 _FEW = 25
@@ -101,14 +101,26 @@ def _ranks(args: Arguments, among: Any, *, is_right: bool) -> Any:
 
 def _kth(args: Arguments) -> Any:
     """Return the k-th least value along an axis, and where it is."""
-    x, place = args["self"], int(args["k"]) - 1
-    axis = int(args["dim"]) % len(shape_of(x))
+    x = args["self"]
+    return _at_place(args, x, int(args["dim"]) % len(shape_of(x)), int(args["k"]) - 1)
 
+
+def _median(args: Arguments) -> Any:
+    """Return the lesser of the two in the middle, of numbers that none of TVM's own functions sorts."""
+    x = args["self"]
+    if sortable(lambda value: value, x) is x:
+        return NotImplemented
+    axis = int(args["dim"]) % len(shape_of(x))
+    return _at_place(args, x, axis, (shape_of(x)[axis] - 1) // 2)
+
+
+def _at_place(args: Arguments, x: Any, axis: int, place: int) -> Any:
     def picked(values: Any) -> Any:
         part = args.emit(ops.strided_slice(args.emit(values), axes=[axis], begin=[place], end=[place + 1]))
         return part if args["keepdim"] else args.emit(ops.squeeze(part, [axis]))
 
-    return picked(ops.sort(x, axis)), picked(ops.argsort(x, axis, dtype="int64"))
+    places = args.emit(ops.argsort(sortable(args.emit, x), axis, dtype="int64"))
+    return picked(ops.gather_elements(x, places, axis)), picked(places)
 
 
 DISTANCES: dict[str, Converter] = {
@@ -116,6 +128,7 @@ DISTANCES: dict[str, Converter] = {
     "aten.bucketize.Tensor": lambda args: _ranks(args, args["boundaries"], is_right=bool(args["right"])),
     "aten.cdist.default": _cdist,
     "aten.kthvalue.default": _kth,
+    "aten.median.dim": _median,
     "aten.pdist.default": _pdist,
     "aten.searchsorted.Tensor": _sorted_ranks,
 }

@@ -23,7 +23,7 @@ from tvm import relax
 
 from ...ir.untyped import ops
 from ..frontend import RejectedOpError
-from ..relax_ops import clamp, dtype_of, is_static, shape_of
+from ..relax_ops import clamp, dtype_of, is_static, shape_of, sortable
 from ..symbols import Size, Symbols
 from ..volumes import Volumes, Windows
 from .sizes import ProgramSizes, is_open_size
@@ -120,7 +120,7 @@ _FLOAT_WIDTH = ("float16", "bfloat16", "float32", "float64")
 
 
 def common_dtype(sides: Sequence[Any]) -> str:
-    """Return the dtype that both sides are brought to: a plain number only matters if it is a float beside integers."""
+    """Return the dtype that both sides are brought to: a plain number only matters if it is of a wider kind than all tensors."""
     tensors = [dtype_of(side) for side in sides if isinstance(side, relax.Expr)]
     floats = [dtype for dtype in tensors if dtype in _FLOAT_WIDTH]
     if floats:
@@ -129,7 +129,18 @@ def common_dtype(sides: Sequence[Any]) -> str:
         return "float32"
     if {"uint8", "int8"} <= set(tensors):
         return "int16"
+    if set(tensors) == {"bool"} and any(type(side) is int for side in sides):
+        return "int64"
     return max(tensors, key=_INTEGER_WIDTH.index)
+
+
+_OF_BOOLEANS: dict[Any, Any] = {
+    ops.add: ops.logical_or,
+    ops.maximum: ops.logical_or,
+    ops.minimum: ops.logical_and,
+    ops.multiply: ops.logical_and,
+}
+"""What these are of booleans, for which TVM generates no arithmetic."""
 
 
 def _elementwise(op: Any, *, reverse: bool = False) -> Converter:
@@ -140,6 +151,8 @@ def _elementwise(op: Any, *, reverse: bool = False) -> Converter:
         if op is ops.divide and dtype not in _FLOAT_WIDTH:
             dtype = "float32"
         sides = [cast(side, dtype) for side in (left, right)]
+        if dtype == "bool":
+            return _OF_BOOLEANS[op](*sides)
         if alpha != 1:
             scaled = 0 if reverse else 1  # rsub: other - alpha * self
             sides[scaled] = args.emit(ops.multiply(sides[scaled], relax.const(alpha, dtype)))
@@ -339,19 +352,39 @@ def _extreme(op: Any, place: Any = None) -> Converter:
     """Return a converter of amax or amin, or, with `place`, of max or min along one axis and where it is."""
 
     def convert(args: Arguments) -> Any:
-        axes, keeps = args["dim"], bool(args["keepdim"])
-        result = op(args["self"], axis=axes if isinstance(axes, int) else list(axes) or None, keepdims=keeps)
-        return result if place is None else (args.emit(result), args.emit(place(args["self"], axis=axes, keepdims=keeps)))
+        axes, keeps, x = args["dim"], bool(args["keepdim"]), args["self"]
+        is_bool = dtype_of(x) == "bool"
+        x = args.emit(ops.astype(x, "uint8")) if is_bool else x
+        result = op(x, axis=axes if isinstance(axes, int) else list(axes) or None, keepdims=keeps)
+        result = ops.astype(args.emit(result), "bool") if is_bool else result
+        return result if place is None else (args.emit(result), args.emit(place(x, axis=axes, keepdims=keeps)))
 
     return convert
 
 
+def _greater(op: Any) -> Converter:
+    """Return a converter of maximum or minimum of booleans; others TVM's takes."""
+    convert = _elementwise(op)
+
+    def of_booleans(args: Arguments) -> Any:
+        return convert(args) if common_dtype([args["self"], args["other"]]) == "bool" else NotImplemented
+
+    return of_booleans
+
+
+def _sorted(args: Arguments) -> Any:
+    """Sort an axis, and say where what it has was."""
+    order = {"axis": int(args["dim"]), "descending": bool(args["descending"])}
+    places = args.emit(ops.argsort(sortable(args.emit, args["self"]), dtype="int64", **order))
+    return args.emit(ops.gather_elements(args["self"], places, order["axis"])), places
+
+
 def _largest(args: Arguments) -> Any:
-    """Of results that need no order PyTorch gives any, here the sorted one; what is sorted TVM's converter takes."""
-    if args["sorted"]:
-        return NotImplemented
-    largest = bool(args["largest"])
-    return ops.topk(args["self"], k=args["k"], axis=args["dim"], largest=largest, ret_type="both", dtype="int64")
+    """Of results that need no order PyTorch gives any, here the sorted one."""
+    x, order = args["self"], {"k": args["k"], "axis": args["dim"], "largest": bool(args["largest"])}
+    found = args.emit(ops.topk(sortable(args.emit, x), ret_type="both", dtype="int64", **order))
+    values, places = (args.emit(relax.TupleGetItem(found, place)) for place in range(2))
+    return cast(values, dtype_of(x)), places
 
 
 def _deviation(args: Arguments, *, root: bool) -> Any:
@@ -401,7 +434,8 @@ def _dropout(args: Arguments) -> Any:
     return args["input"]
 
 
-def _nothing(_args: Arguments) -> Any:
+def nothing(_args: Arguments) -> Any:
+    """Convert a check."""
     return None
 
 
@@ -423,8 +457,8 @@ CONVERTERS: dict[str, Converter] = {
     "aten.erfc.default": lambda args: ops.subtract(relax.const(1.0, dtype_of(args["self"])), args.emit(ops.erf(args["self"]))),
     "aten.any.default": _any,
     "aten._adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
-    "aten._assert_scalar.default": _nothing,
-    "aten._assert_tensor_metadata.default": _nothing,
+    "aten._assert_scalar.default": nothing,
+    "aten._assert_tensor_metadata.default": nothing,
     "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
     "aten.add.Scalar": _elementwise(ops.add),
     "aten.add.Tensor": _elementwise(ops.add),
@@ -456,6 +490,10 @@ CONVERTERS: dict[str, Converter] = {
     "aten.max_pool2d_with_indices.default": _max_pool2d_with_indices,
     "aten.max_pool3d.default": lambda args: _max_pool(args, 3),
     "aten.min.dim": _extreme(ops.min, ops.argmin),
+    "aten.maximum.default": _greater(ops.maximum),
+    "aten.minimum.default": _greater(ops.minimum),
+    "aten.sort.default": _sorted,
+    "aten.sort.stable": _sorted,
     "aten.mul.Scalar": _elementwise(ops.multiply),
     "aten.mul.Tensor": _elementwise(ops.multiply),
     "aten.pixel_shuffle.default": _pixel_shuffle,
@@ -468,7 +506,7 @@ CONVERTERS: dict[str, Converter] = {
     "aten.std.correction": lambda args: _deviation(args, root=True),
     "aten.sub.Scalar": _elementwise(ops.subtract),
     "aten.sub.Tensor": _elementwise(ops.subtract),
-    "aten.sym_constrain_range_for_size.default": _nothing,
+    "aten.sym_constrain_range_for_size.default": nothing,
     "aten.to.device": _to_device,
     "aten.topk.default": _largest,
     "aten.var.correction": lambda args: _deviation(args, root=False),
