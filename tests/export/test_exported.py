@@ -393,7 +393,7 @@ def test_recurrent_ops_are_written_as_they_ran(rng: np.random.Generator, kind: s
     for each in (quantize_graph(model, profile), octavo.quantize(model, profile)):
         found = compared(each, feeds[4:])
         assert found.is_same, found.said
-        assert any(node.op_type == kind for node in onnx_model(each).graph.node) == (steps == "T")
+        assert any(node.op_type == kind for node in onnx_model(each).graph.node)
 
 
 @pytest.mark.parametrize("first", range(0, 40, 8))

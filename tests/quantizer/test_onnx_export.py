@@ -197,7 +197,7 @@ def test_recurrent_ops_read_what_equalization_divided(tmp_path: Path) -> None:
     quantized = octavo.quantize(model, profile, recipe=UNCORRECTED)
     assert {"r1", "turned"} <= set(quantized.plan.equalization.factors)
     export_onnx(quantized, tmp_path / "int8.onnx")
-    assert all(node.op_type != "LSTM" for node in onnx.load(tmp_path / "int8.onnx").graph.node)
+    assert any(node.op_type == "LSTM" for node in onnx.load(tmp_path / "int8.onnx").graph.node)
     kernels, again = octavo.compile(quantized), octavo.compile(octavo.load(tmp_path / "int8.onnx"))
     session = reference_session(tmp_path / "int8.onnx", optimized=False, threads=1)
     rows = [row[None] for row in samples]

@@ -1,14 +1,13 @@
-"""Recurrent layers (LSTM, GRU, RNN) written as products, sums and activations, in one way for every source format.
+"""Recurrent layers (LSTM, GRU, RNN) written in one way for every source format.
 
-The input's products of all steps are one matmul, before the first; a step adds the product of what the step before it left. Steps
-of an open number, or very many, are one op (`ir.graph.recurrence`), whose products stay float.
+The input's products of all steps are one matmul, before the first; the steps are one op (`ir.graph.recurrence`), of as many as
+there are. Where their weights are computed, those of a known number are written out.
 
 Knows no file format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,14 +16,11 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ..ir.graph.recurrence import GATES, Kind, Recurrence, recurrence
+from ..ir.graph.recurrence_steps import write_steps
 from ..ir.untyped import ops
 from .frontend import RejectedOpError
-from .relax_ops import is_static, shape_of
+from .relax_ops import shape_of
 from .symbols import Symbols
-
-_MAX_STEPS = 1024
-"""How many steps are written out."""
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {"sigmoid": ops.sigmoid, "tanh": ops.tanh, "relu": ops.nn.relu}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -45,7 +41,7 @@ class Direction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecurrentWriter:
-    """Writes the steps of one layer; every value is bound to a variable.
+    """Writes one layer; every value is bound to a variable.
 
     Gates lie side by side in ONNX's order: input, output, forget, cell of an LSTM; update, reset, hidden of a GRU.
 
@@ -75,9 +71,6 @@ class RecurrentWriter:
 
     def _add(self, a: Any, b: Any | None) -> Any:
         return a if b is None else self.emit(ops.add(a, b))
-
-    def _times(self, a: Any, b: Any) -> Any:
-        return self.emit(ops.multiply(a, b))
 
     def part(self, x: Any, axis: int, first: int, count: int) -> Any:
         """Return `count` elements of an axis; of a constant, a constant."""
@@ -122,14 +115,24 @@ class RecurrentWriter:
         product = self._add(flat, None if _is_zero(d.bias) else d.bias)
         return self.emit(ops.reshape(product, [steps, batch, GATES[self.kind] * self.hidden]))
 
-    def _looped(self, d: Direction, x: Any, hidden: Any, cell: Any, *, backwards: bool) -> tuple[Any, Any, Any]:
-        """Return what `run` does, of one op for all steps."""
-        steps = shape_of(x)[0]
-        given = {"bias": d.recurrent_bias, "hidden": hidden, "cell": cell if self.kind == "LSTM" else None}
-        if d.peepholes:
-            if not all(isinstance(each, Constant) for each in d.peepholes):
-                raise RejectedOpError("its peepholes are computed; over open steps they must be constant")
-            given["peepholes"] = relax.const(np.stack([each.value.numpy() for each in d.peepholes]))
+    def run(self, d: Direction, x: Any, hidden: Any, cell: Any, *, backwards: bool) -> tuple[Any, Any, Any]:
+        """Return the states of all steps, in the order of the input, and the last hidden state and cell that are read, else None.
+
+        Parameters
+        ----------
+        x
+            (steps, batch, inputs).
+        hidden, cell
+            The states before the first step, (batch, width); None for zeros.
+        """
+        steps, batch, _ = shape_of(x)
+        peepholes = self._stacked(d.peepholes) if d.peepholes else None
+        given = {
+            "bias": d.recurrent_bias,
+            "hidden": hidden,
+            "cell": cell if self.kind == "LSTM" else None,
+            "peepholes": peepholes,
+        }
         others = {name: value for name, value in given.items() if value is not None}
         what = Recurrence(
             kind=self.kind,
@@ -141,86 +144,26 @@ class RecurrentWriter:
             clip=d.clip,
             rounded=self.rounded,
         )
-        recurrent = self._turned(d.recurrence)
-        if not self._is_known(recurrent) or not (d.recurrent_bias is None or isinstance(d.recurrent_bias, Constant)):
+        weights, inputs = self._turned(d.recurrence), self._inputs(d, x)
+        if all(self._is_known(value) for value in (weights, d.recurrent_bias, peepholes) if value is not None):
+            result = self.emit(recurrence(inputs, weights, others, what))
+        elif isinstance(steps, int) and not self.rounded:
+            result = write_steps(what, {"x": inputs, "weights": weights, **others}, self.emit)
+        else:
             raise RejectedOpError(
                 f"its weights are computed; over open steps they must be constant; {self.symbols.advice(steps)}"
             )
-        result = self.emit(recurrence(self._inputs(d, x), recurrent, others, what))
         first, second = (
-            self.emit(ops.reshape(self.part(result, 0, place, 1), shape_of(result)[1:])) if place < self.states else None
+            self.emit(ops.reshape(self.part(result, 0, place, 1), [batch, self.hidden])) if place < self.states else None
             for place in range(2)
         )
         return self.part(result, 0, self.states, steps), first, second
 
-    def run(self, d: Direction, x: Any, hidden: Any, cell: Any, *, backwards: bool) -> tuple[Any, Any, Any]:
-        """Return the states of all steps, in the order of the input, and the last hidden state and cell.
-
-        Parameters
-        ----------
-        x
-            (steps, batch, inputs).
-        hidden, cell
-            The states before the first step, (batch, width); None for zeros.
-        """
-        steps, batch, _ = shape_of(x)
-        if self.rounded or not isinstance(steps, int) or not 0 < steps <= _MAX_STEPS:
-            return self._looped(d, x, hidden, cell, backwards=backwards)
-        hidden, cell = (self._zeros(batch) if state is None else state for state in (hidden, cell))
-        inputs = self._inputs(d, x)
-        turned = self._turned(d.recurrence)
-        step = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self.kind]
-        states: list[Any] = []
-        for index in reversed(range(steps)) if backwards else range(steps):
-            hidden, cell = step(d, self.row(inputs, index), turned, hidden, cell)
-            states.append(self.emit(ops.reshape(hidden, [1, batch, self.hidden])))
-        ordered = states[::-1] if backwards else states
-        full = self.emit(ops.concat(ordered, axis=0)) if len(ordered) > 1 else ordered[0]
-        return full, hidden, cell
-
-    def _zeros(self, batch: Any) -> Any:
-        shape: list[Any] = [batch, self.hidden]
-        is_known = is_static(shape)
-        return relax.const(np.zeros(shape, np.float32)) if is_known else self.emit(ops.zeros(relax.ShapeExpr(shape), "float32"))
-
-    def _clipped(self, d: Direction, value: Any) -> Any:
-        return self.emit(ops.clip(value, -d.clip, d.clip)) if d.clip else value
-
-    def _activated(self, d: Direction, which: int, value: Any) -> Any:
-        return self.emit(ACTIVATIONS[d.activations[which]](value))
-
-    def _peeped(self, d: Direction, value: Any, which: int, cell: Any) -> Any:
-        return self._add(value, self._times(d.peepholes[which], cell)) if d.peepholes else value
-
-    def _lstm(self, d: Direction, x: Any, recurrence: Any, hidden: Any, cell: Any) -> tuple[Any, Any]:
-        total = self._add(self._add(x, self.emit(ops.matmul(hidden, recurrence))), d.recurrent_bias)
-        i, o, f, c = self.gates(total)
-        i = self._activated(d, 0, self._clipped(d, self._peeped(d, i, 0, cell)))
-        f = self._activated(d, 0, self._clipped(d, self._peeped(d, f, 2, cell)))
-        c = self._activated(d, 1, self._clipped(d, c))
-        cell = self._add(self._times(f, cell), self._times(i, c))
-        o = self._activated(d, 0, self._clipped(d, self._peeped(d, o, 1, cell)))
-        return self._times(o, self._activated(d, 2, cell)), cell
-
-    def _gru(self, d: Direction, x: Any, recurrence: Any, hidden: Any, cell: Any) -> tuple[Any, Any]:
-        size, bias = self.hidden, d.recurrent_bias
-        ahead = None if bias is None else self.part(bias, 0, 0, 2 * size)
-        first = self._add(self.emit(ops.matmul(hidden, self.part(recurrence, 1, 0, 2 * size))), ahead)
-        z, r = self.gates(self._clipped(d, self._add(self.part(x, 1, 0, 2 * size), first)))
-        z, r = self._activated(d, 0, z), self._activated(d, 0, r)
-        own = None if bias is None else self.part(bias, 0, 2 * size, size)
-        last = self.part(recurrence, 1, 2 * size, size)
-        if self.resets_products:
-            remembered = self._times(r, self._add(self.emit(ops.matmul(hidden, last)), own))
-        else:
-            remembered = self._add(self.emit(ops.matmul(self._times(r, hidden), last)), own)
-        h = self._activated(d, 1, self._clipped(d, self._add(self.part(x, 1, 2 * size, size), remembered)))
-        kept = self.emit(ops.subtract(relax.const(1.0, "float32"), z))
-        return self._add(self._times(kept, h), self._times(z, hidden)), cell
-
-    def _rnn(self, d: Direction, x: Any, recurrence: Any, hidden: Any, cell: Any) -> tuple[Any, Any]:
-        total = self._add(self._add(x, self.emit(ops.matmul(hidden, recurrence))), d.recurrent_bias)
-        return self._activated(d, 0, self._clipped(d, total)), cell
+    def _stacked(self, parts: list[Any]) -> Any:
+        """Return peepholes as one operand, (3, width)."""
+        if all(isinstance(each, Constant) for each in parts):
+            return relax.const(np.stack([each.value.numpy() for each in parts]))
+        return self.emit(ops.concat([self.emit(ops.reshape(each, [1, self.hidden])) for each in parts], 0))
 
 
 def _is_identity(matrix: Any) -> bool:

@@ -8,10 +8,11 @@ from tvm import relax
 from tvm.ir import GenericConst as Constant
 
 from ...ir.graph.recurrence import GATES, Kind
+from ...ir.graph.recurrence_steps import ACTIVATIONS
 from ...ir.untyped import ops
 from ...target.vocabulary import RECURRENT_STATE
 from ..frontend import RejectedOpError
-from ..recurrent_layers import ACTIVATIONS, Direction, RecurrentWriter
+from ..recurrent_layers import Direction, RecurrentWriter
 from ..relax_ops import shape_of
 from .ops import Converter, NodeContext, input_at
 
@@ -19,7 +20,7 @@ _DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "R
 
 
 def _recurrent(context: NodeContext, inputs: list[Any]) -> Any:
-    """Unroll the steps; shapes follow `layout`: 0 has steps first, 1 samples."""
+    """Write all steps as one op; shapes follow `layout`: 0 has steps first, 1 samples."""
     x, weight, layout = inputs[0], inputs[1], int(context.attrs.get("layout", 0))
     writer = RecurrentWriter(
         builder=context.builder,

@@ -54,7 +54,10 @@ class AppliedPlan:
         named |= {"layers": outputs, "float_ops": floats}
         for where, tensor in ((where, tensor) for where, names in named.items() for tensor in names):
             if tensor not in variables:
-                raise QuantizationError(f"the plan: {where}: the model has no tensor {tensor!r}; names are those that were saved")
+                raise QuantizationError(
+                    f"the plan: {where}: the model has no tensor {tensor!r}; names are those that were saved; quantize anew if "
+                    "the model changed, or how Octavo imports it"
+                )
             entry, name = tensors.get(tensor), plan.names.get(tensor)
             if name is not None and (entry is None or entry.source_name != name):
                 called = "has no name" if entry is None else f"is called {entry.source_name!r}"
