@@ -18,6 +18,7 @@ from nets import model_of, residual_net
 from octavo.ir.graph.dataflow import BodyWriter
 from octavo.quantizer.plan.journal import Journal, JournalEntry
 from octavo.quantizer.plan.plan import QuantizationPlan
+from octavo.quantizer.tune import demanding
 
 KEPT = JournalEntry(step="correct", proposal="2 biases", gain_db=1.25, standard_error_db=0.125, kept=True, seconds=0.5)
 NOTHING = JournalEntry(step="equalize", proposal="", gain_db=None, standard_error_db=None, kept=False, seconds=0.0)
@@ -69,12 +70,15 @@ def test_inputs_that_look_like_state_are_said(rng: np.random.Generator) -> None:
     assert journal.carried == ("net/state:0",)
     assert "each with the float model's net/state:0: evaluate with --state" in journal.summary
     assert not replace(journal, sqnr_db=None).summary
+    recipes = octavo.Recipe(), octavo.Recipe(min_sqnr=None)
+    assert [demanding(each, model).min_sqnr for each in recipes] == [30.0, None], "errors add up: more is demanded"
 
 
 def test_a_plan_that_is_applied_has_it_still(quantized: tuple[octavo.Model, octavo.QuantizedModel], tmp_path: Path) -> None:
     model, first = quantized
     assert first.plan.journal.entries
     assert first.plan.journal.held_back == 4
+    assert demanding(octavo.Recipe(), model) == octavo.Recipe()
     first.plan.save(tmp_path / "plan.json")
     again = octavo.quantize(model, plan=tmp_path / "plan.json")
     assert again.plan.journal == first.plan.journal

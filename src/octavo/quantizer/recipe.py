@@ -155,12 +155,13 @@ class Recipe:
         Whether what a layer's outputs are off on average, on the samples that the profile keeps, goes into its bias. "analytic":
         what rounding its weights moves them by, as ranges and means in the profile tell without a run.
     min_sqnr
-        The signal to noise ratio in dB that the model's worst output must keep on the samples that the profile keeps. Where it is
-        missed, the activations whose rounding costs most get other ranges or stay float, as many as it takes; less than 3 dB
-        above it, and in small models always, they get other ranges where that helps, and stay float where what the outputs gain
-        is worth its time: the more they have, the more that must be. The last layers of an output that the samples hardly cover
-        stay float, whatever it has, where that takes next to no time and the recipe speaks of no single tensors. None: all is
-        integer, whatever it costs; so it is, too, where neither weights nor biases are corrected.
+        The signal to noise ratio in dB that the model's worst output must keep on the samples that the profile keeps; 12 dB more
+        where inputs look like the state of a recurrent network, in which errors add up from run to run. Where it is missed, the
+        activations whose rounding costs most get other ranges or stay float, as many as it takes; less than 3 dB above it, and in
+        small models always, they get other ranges where that helps, and stay float where what the outputs gain is worth its time:
+        the more they have, the more that must be. The last layers of an output that the samples hardly cover stay float, whatever
+        it has, where that takes next to no time and the recipe speaks of no single tensors. None: all is integer, whatever it
+        costs; so it is, too, where neither weights nor biases are corrected.
     float_tensors
         TensorIds or source names of activations that are not to be integer: an op that reads one stays float, and so does one
         that makes it, unless it is a product, which can end in float. * and ? stand for other characters, as in `exclude`.

@@ -46,6 +46,8 @@ CERTAIN = 0.5
 _SURE_DB = 3.0
 """What gained as much beside the steps before it does not become useless by those behind it: that is not asked. And a loss
 of as much is one, even if a single sample makes it."""
+_CARRIED_DB = 12.0
+"""What outputs must have besides where state is carried on: samples have the float model's, so nobody sees errors add up."""
 _NO_LOSS_DB = 0.5
 """What loses less, within a standard error, stays until all steps were tried: two may gain together what neither does alone."""
 
@@ -86,6 +88,12 @@ def tuned(planner: Planner, split: Split, plain: Planned) -> QuantizedModel:
         return confirmed(planner, plain)
     best = tuning.best()
     return tuning.finished(best, tuning.entries)
+
+
+def demanding(recipe: Recipe, model: Model) -> Recipe:
+    """Return a recipe that demands more of outputs where those of one run are inputs of the next."""
+    goal = recipe.min_sqnr
+    return recipe if goal is None or not any(_carried(model)) else replace(recipe, min_sqnr=goal + _CARRIED_DB)
 
 
 def planned_plainly(
@@ -148,6 +156,7 @@ class Tuning:
     def __init__(self, planner: Planner, split: Split, plain: Planned) -> None:
         started = time.monotonic()
         self.planner, self.split, self.plain = planner, split, plain
+        self.recipe = demanding(planner.recipe, planner.model)
         program = split.every.program(plain.plan)
         self.referees = [Referee(program, samples) for samples in split.held_back]
         """Of each fold's samples that are held back."""
@@ -170,7 +179,7 @@ class Tuning:
         all_kinds = order()
         kinds = all_kinds if self._is_large else [all_kinds[-1], *all_kinds]
         for kind in kinds:
-            best = self._better(best, kind.of(self.planner.recipe))
+            best = self._better(best, kind.of(self.recipe))
             # A large model has no room for all that was tried.
             self._made = {key: planned for key, planned in self._made.items() if set(key[0]) <= set(best)}
             if self._is_large:
@@ -374,7 +383,7 @@ class Tuning:
                 self._note(step, said, gain, is_kept=is_kept, seconds=time.monotonic() - started)
                 if is_kept:
                     for kind in kinds[place + 1 :]:
-                        steps = self._better(steps, kind.of(self.planner.recipe))
+                        steps = self._better(steps, kind.of(self.recipe))
                     return steps
         return best
 
