@@ -201,6 +201,20 @@ CASES = {
     "reverse_sequence_of_batch": ("ReverseSequence", {"batch_axis": 0, "time_axis": 1}, (3, 5, 2), [ints(5, 2, 1)], 17),
     "top_k_opset_1": ("TopK", {"k": 2, "axis": 0}, (4, 3), [], 9),
     "top_k_opset_10": ("TopK", {}, (4, 7), [ints(3)], 10),
+    "deformed": (
+        "DeformConv",
+        {"pads": [1, 2, 1, 2], "offset_group": 2},
+        X,
+        [weights(6, 4, 3, 3), 2 * weights(1, 36, 9, 13), weights(6), np.abs(weights(1, 18, 9, 13))],
+        19,
+    ),
+    "deformed_groups": (
+        "DeformConv",
+        {"group": 2, "strides": [2, 1], "dilations": [1, 2]},
+        (2, 4, 9, 11),
+        [weights(6, 2, 2, 3), weights(2, 12, 4, 7)],
+        22,
+    ),
 }
 
 

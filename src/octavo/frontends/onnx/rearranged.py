@@ -11,6 +11,7 @@ from tvm.ir import GenericConst as Constant
 
 from ...ir.untyped import ops
 from ...runtime.tensors import array_of
+from ..deformed import Deformed
 from ..frontend import RejectedOpError
 from ..placed import scatter_elements
 from ..relax_ops import dtype_of, is_static, shape_of
@@ -104,5 +105,27 @@ def _col2im(context: NodeContext, inputs: list[Any]) -> Any:
     )
 
 
-CONVERTERS: dict[str, Converter] = {"Col2Im": _col2im, "MaxUnpool": _max_unpool, "ReverseSequence": _reverse_sequence}
+def _deformed(context: NodeContext, inputs: list[Any]) -> Any:
+    """Sample what each tap is moved to, and multiply that."""
+    x, weight, offset = inputs[:3]
+    bias, mask = (input_at(inputs, place) for place in (3, 4))
+    if len(shape_of(x)) != 4:
+        raise RejectedOpError("only images are sampled")
+    found = Deformed(
+        emit=context.builder.emit,
+        strides=context.ints("strides", [1, 1]),
+        dilations=context.ints("dilations", [1, 1]),
+        pads=context.ints("pads", [0] * 4)[:2],
+        groups=int(context.attrs.get("group", 1)),
+        offset_groups=int(context.attrs.get("offset_group", 1)),
+    ).convolve(x, weight, offset, mask)
+    return found if bias is None else ops.add(found, context.builder.emit(ops.reshape(bias, [1, -1, 1, 1])))
+
+
+CONVERTERS: dict[str, Converter] = {
+    "DeformConv": _deformed,
+    "Col2Im": _col2im,
+    "MaxUnpool": _max_unpool,
+    "ReverseSequence": _reverse_sequence,
+}
 """Our converters by ONNX op."""
