@@ -1,6 +1,7 @@
 """Padding SAME of open sizes: ceil(size / stride) values come out, and two ways of the same strides meet."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,3 +83,26 @@ def test_its_convolutions_are_integer(rng: np.random.Generator) -> None:
         (alone,) = octavo.compile(replace(quantized, module=module, sizes={}))(x).values()
         (given,) = executable(x).values()
         assert given.tobytes() == alone.tobytes(), shape
+
+
+def transposed(**attributes: Any) -> ModelProto:
+    weight = np.random.default_rng(0).normal(size=(3, 2, 3, 4)).astype(np.float32)
+    conv = node("ConvTranspose", ["x", "w"], ["y"], **attributes)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, count, "H", "W"]) for name, count in (("x", 3), ("y", 2)))
+    graph = helper.make_graph([conv], "graph", [x], [y], [numpy_helper.from_array(weight, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+def test_transposed_sizes_are_multiples(rng: np.random.Generator, mode: str) -> None:
+    proto = transposed(auto_pad=mode, strides=[2, 3], dilations=[2, 1])
+    executable, session = octavo.compile(octavo.load(proto)), reference_session(proto)
+    for shape in ((1, 3, 5, 4), (1, 3, 1, 7)):
+        x = rng.normal(size=shape).astype(np.float32)
+        (wanted,), (given,) = session.run(None, {"x": x}), executable(x).values()
+        np.testing.assert_allclose(given, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max(), strict=True)
+
+
+def test_stated_transposed_sizes_take_known_ones() -> None:
+    with pytest.raises(octavo.OctavoError, match=r"output_shape .* of an image of open sizes; fix one of H, W: "):
+        octavo.load(transposed(output_shape=[11, 13], strides=[2, 3]))

@@ -132,7 +132,7 @@ def _wide_conv_transpose(
     )
 
 
-def _transposed_windows(context: NodeContext, sizes: list[int], kernel: list[int]) -> list[tuple[int, int]]:
+def _transposed_windows(context: NodeContext, sizes: list[Any], kernel: list[int]) -> list[tuple[int, int]]:
     """Return for each axis what is taken off the sums (before, after); after < 0 is added behind them.
 
     Sizes as in the ONNX operator reference, ConvTranspose: output = stride * (input - 1) + output_padding + reach + 1 - pads,
@@ -142,18 +142,20 @@ def _transposed_windows(context: NodeContext, sizes: list[int], kernel: list[int
     strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
     extra, pads = context.ints("output_padding", [0] * rank), context.ints("pads", [0] * 2 * rank)
     mode, declared = context.text("auto_pad", "NOTSET"), context.ints("output_shape", [])
+    if declared and not all(isinstance(size, int) for size in sizes):
+        raise RejectedOpError(f"output_shape {declared} of an image of open sizes; {context.symbols.advice()}")
     windows: list[tuple[int, int]] = []
     for axis, (size, taps, stride) in enumerate(zip(sizes, kernel, strides, strict=True)):
-        reach = (taps - 1) * dilations[axis]
-        full = stride * (size - 1) + extra[axis] + reach + 1
+        # Of the sums, beyond stride * size: a number even where the size is open.
+        beyond = (taps - 1) * dilations[axis] + 1 + extra[axis] - stride
         before, after = (0, 0) if mode == "VALID" else (pads[axis], pads[axis + rank])
         if mode in ("SAME_UPPER", "SAME_LOWER") or declared:
-            wanted = declared[axis - rank] if declared else size * stride
-            total = max(full - wanted, 0)
+            over = beyond + stride * size - declared[axis - rank] if declared else beyond
+            total = max(over, 0)
             before = total // 2 if mode != "SAME_LOWER" else total - total // 2
             # Where the sizes are declared, only SAME_UPPER puts the odd one behind.
             before = total - total // 2 if declared and mode != "SAME_UPPER" else before
-            after = full - wanted - before
+            after = over - before
         after -= extra[axis]
         if -after >= stride:
             raise RejectedOpError(
