@@ -6,6 +6,7 @@ the node to TVM's converter. All shapes are static here: `prepare` has seen to t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,10 +112,7 @@ def _padding_of(context: NodeContext, spatial: Sequence[Any], kernel: Sequence[i
 
 def _pool(context: NodeContext, inputs: list[Any]) -> Any:
     name = {"MaxPool": "max_pool", "AveragePool": "avg_pool"}[context.op]
-    spatial, kernel = shape_of(inputs[0])[2:], context.ints("kernel_shape", [])
-    rank = len(spatial)
-    if rank not in (1, 2, 3) or len(kernel) != rank:
-        raise RejectedOpError(f"kernel_shape {kernel} does not fit an input of shape {shape_of(inputs[0])}")
+    kernel = _pooled_kernel(context, inputs[0])
     if context.is_read(1):
         raise RejectedOpError("its second output (indices) is not supported")
     dtype = np.dtype(dtype_of(inputs[0]))
@@ -122,9 +120,42 @@ def _pool(context: NodeContext, inputs: list[Any]) -> Any:
     data, padding = with_padding(context, inputs[0], kernel, fill=float(least))
     if data is not inputs[0] and name == "avg_pool":
         raise RejectedOpError(f"its padding depends on open sizes; {context.symbols.advice()}")
-    ceil_mode = bool(context.attrs.get("ceil_mode", 0)) and context.text("auto_pad", "NOTSET") == "NOTSET"
+    count = bool(context.attrs.get("count_include_pad", 0))
+    return _pooled(context, name, data, kernel, padding, ceil_mode=_rounds_up(context), count_include_pad=count)
+
+
+def _lp_pool(context: NodeContext, inputs: list[Any]) -> Any:
+    """(sum of |x| ** p) ** (1 / p), as an average that counts all of each window: what ceil_mode lets reach beyond is padding."""
+    emit, p = context.builder.emit, float(context.attrs.get("p", 2))
+    kernel, dtype = _pooled_kernel(context, inputs[0]), dtype_of(inputs[0])
+    powers = emit(ops.power(emit(ops.abs(inputs[0])), relax.const(p, dtype)))
+    data, padding = with_padding(context, powers, kernel)
+    if _rounds_up(context):
+        rank = len(kernel)
+        strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
+        # As far as a last window reaches that begins ahead of the padding behind.
+        behind = [dilation * (taps - 1) for taps, dilation in zip(kernel, dilations, strict=True)]
+        rounded = [after + stride - 1 for after, stride in zip(padding[rank:], strides, strict=True)]
+        padding = [*padding[:rank], *map(min, rounded, behind)]
+    mean = emit(_pooled(context, "avg_pool", data, kernel, padding, ceil_mode=False, count_include_pad=True))
+    sums = emit(ops.multiply(mean, relax.const(math.prod(kernel), dtype)))
+    return ops.power(sums, relax.const(1 / p, dtype))
+
+
+def _pooled_kernel(context: NodeContext, data: Any) -> list[int]:
+    kernel, rank = context.ints("kernel_shape", []), len(shape_of(data)) - 2
+    if rank not in (1, 2, 3) or len(kernel) != rank:
+        raise RejectedOpError(f"kernel_shape {kernel} does not fit an input of shape {shape_of(data)}")
+    return kernel
+
+
+def _rounds_up(context: NodeContext) -> bool:
+    return bool(context.attrs.get("ceil_mode", 0)) and context.text("auto_pad", "NOTSET") == "NOTSET"
+
+
+def _pooled(context: NodeContext, name: str, data: Any, kernel: list[int], padding: list[int], **modes: bool) -> Any:
+    rank = len(kernel)
     windows = {"strides": context.ints("strides", [1] * rank), "dilation": context.ints("dilations", [1] * rank)}
-    modes = {"ceil_mode": ceil_mode, "count_include_pad": bool(context.attrs.get("count_include_pad", 0))}
     if rank == 3:
         op = getattr(ops.nn, f"{name}2d")
         return Volumes(context.builder.emit).pool(data, op, kernel, Windows(padding=padding, **windows), **modes)
@@ -246,6 +277,7 @@ CONVERTERS: dict[str, Converter] = {
     "Clip": _clip,
     "Dropout": _dropout,
     "LogSoftmax": _softmax,
+    "LpPool": _lp_pool,
     "Max": _chain,
     "MaxPool": _pool,
     "Min": _chain,
