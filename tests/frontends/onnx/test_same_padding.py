@@ -106,3 +106,25 @@ def test_transposed_sizes_are_multiples(rng: np.random.Generator, mode: str) -> 
 def test_stated_transposed_sizes_take_known_ones() -> None:
     with pytest.raises(octavo.OctavoError, match=r"output_shape .* of an image of open sizes; fix one of H, W: "):
         octavo.load(transposed(output_shape=[11, 13], strides=[2, 3]))
+
+
+def rounded_pool(op: str, **attributes: int) -> ModelProto:
+    pool = node(op, ["x"], ["y"], kernel_shape=[2], strides=[3], ceil_mode=1, **attributes)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2, size]) for name, size in (("x", "L"), ("y", None)))
+    graph = helper.make_graph([pool], "graph", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def test_pools_of_open_rows_that_round_up_and_count_padding() -> None:
+    with pytest.raises(octavo.OctavoError, match="ceil_mode with count_include_pad over open sizes; fix L: "):
+        octavo.load(rounded_pool("AveragePool", count_include_pad=1))
+
+
+@pytest.mark.parametrize("op", ["AveragePool", "MaxPool", "LpPool"])
+def test_pools_of_open_rows_round_up(rng: np.random.Generator, op: str) -> None:
+    proto = rounded_pool(op)
+    executable, session = octavo.compile(octavo.load(proto)), reference_session(proto)
+    for length in (7, 8, 9):
+        values = rng.normal(size=(1, 2, length)).astype(np.float32)
+        (wanted,), (given,) = session.run(None, {"x": values}), executable(values).values()
+        np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=1e-6, strict=True)

@@ -121,7 +121,13 @@ def _pool(context: NodeContext, inputs: list[Any]) -> Any:
     if data is not inputs[0] and name == "avg_pool":
         raise RejectedOpError(f"its padding depends on open sizes; {context.symbols.advice()}")
     count = bool(context.attrs.get("count_include_pad", 0))
-    return _pooled(context, name, data, kernel, padding, ceil_mode=_rounds_up(context), count_include_pad=count)
+    rounds_up = _rounds_up(context)
+    if rounds_up and not is_static(shape_of(data)[2:]):
+        # TVM chooses between two sizes, which are no size of a result.
+        if count and name == "avg_pool":
+            raise RejectedOpError(f"ceil_mode with count_include_pad over open sizes; {context.symbols.advice()}")
+        padding, rounds_up = _rounded_padding(context, kernel, padding), False
+    return _pooled(context, name, data, kernel, padding, ceil_mode=rounds_up, count_include_pad=count)
 
 
 def _lp_pool(context: NodeContext, inputs: list[Any]) -> Any:
@@ -131,12 +137,7 @@ def _lp_pool(context: NodeContext, inputs: list[Any]) -> Any:
     powers = emit(ops.power(emit(ops.abs(inputs[0])), relax.const(p, dtype)))
     data, padding = with_padding(context, powers, kernel)
     if _rounds_up(context):
-        rank = len(kernel)
-        strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
-        # As far as a last window reaches that begins ahead of the padding behind.
-        behind = [dilation * (taps - 1) for taps, dilation in zip(kernel, dilations, strict=True)]
-        rounded = [after + stride - 1 for after, stride in zip(padding[rank:], strides, strict=True)]
-        padding = [*padding[:rank], *map(min, rounded, behind)]
+        padding = _rounded_padding(context, kernel, padding)
     mean = emit(_pooled(context, "avg_pool", data, kernel, padding, ceil_mode=False, count_include_pad=True))
     sums = emit(ops.multiply(mean, relax.const(math.prod(kernel), dtype)))
     return ops.power(sums, relax.const(1 / p, dtype))
@@ -151,6 +152,15 @@ def _pooled_kernel(context: NodeContext, data: Any) -> list[int]:
 
 def _rounds_up(context: NodeContext) -> bool:
     return bool(context.attrs.get("ceil_mode", 0)) and context.text("auto_pad", "NOTSET") == "NOTSET"
+
+
+def _rounded_padding(context: NodeContext, kernel: list[int], padding: list[int]) -> list[int]:
+    """Return padding that reaches behind as far as a last window of ceil_mode, which begins ahead of the padding given."""
+    rank = len(kernel)
+    strides, dilations = context.ints("strides", [1] * rank), context.ints("dilations", [1] * rank)
+    reach = [dilation * (taps - 1) for taps, dilation in zip(kernel, dilations, strict=True)]
+    rounded = [after + stride - 1 for after, stride in zip(padding[rank:], strides, strict=True)]
+    return [*padding[:rank], *map(min, rounded, reach)]
 
 
 def _pooled(context: NodeContext, name: str, data: Any, kernel: list[int], padding: list[int], **modes: bool) -> Any:
